@@ -1,0 +1,38 @@
+"""The network that the course trains."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class MnistNet(nn.Module):
+    """The digit classifier of the LibTorch MNIST example, in Python.
+
+    Two 5x5 convolutions (1 to 10 to 20 channels), each followed by max-pooling and ReLU, the second with channel
+    dropout before its pooling; then 320 to 50 to 10 linear, with ReLU and dropout between. 21,840 parameters, PyTorch's
+    default initialisation, dropout probability 0.5 at both places. Train it with :func:`torch.nn.functional.nll_loss`.
+
+    Source: ``cpp/mnist/mnist.cpp`` of https://github.com/pytorch/examples, which the tutorial "Using CUDA Graphs in
+    PyTorch C++ API" turned into a captured graph. The operations and their order are the source's. Its
+    ``FeatureDropout`` is called :class:`torch.nn.Dropout2d` today.
+
+    Input: float32 ``[N, 1, 28, 28]``. Output: float32 ``[N, 10]``, logarithms of the class probabilities.
+    An input of another height or width raises PyTorch's ``RuntimeError`` in a convolution or in ``view``.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 10, kernel_size=5)
+        self.conv2 = nn.Conv2d(10, 20, kernel_size=5)
+        self.conv2_drop = nn.Dropout2d()
+        self.fc1 = nn.Linear(320, 50)
+        self.fc2 = nn.Linear(50, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(F.max_pool2d(self.conv1(x), 2))
+        x = torch.relu(F.max_pool2d(self.conv2_drop(self.conv2(x)), 2))
+        x = x.view(-1, 320)
+        x = torch.relu(self.fc1(x))
+        x = F.dropout(x, p=0.5, training=self.training)
+        x = self.fc2(x)
+        return F.log_softmax(x, dim=1)
