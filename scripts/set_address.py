@@ -34,7 +34,7 @@ if importlib.util.find_spec("tutorial_utils") is None:
     if pathlib.Path("../src/tutorial_utils").is_dir():
         sys.path.insert(0, str(pathlib.Path("../src").resolve()))
     elif address.startswith("https://example.invalid/"):
-        raise RuntimeError("tutorial_utils is missing: clone the course, or set its address in pyproject.toml and `make address`.")
+        raise RuntimeError("Set the course's address in pyproject.toml, then run `make address`; or clone the course.")
     else:
         subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", f"git+{{address}}"], check=True)
 from tutorial_utils import cuda, device
