@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# Progress bars and the profiler's log are left out of outputs that are compared; MPLBACKEND would replace inline pictures.
+# Progress bars and the profiler's log stay out of compared outputs; MPLBACKEND would replace inline pictures.
 NOTEBOOK_ENV := env -u MPLBACKEND TQDM_DISABLE=1 KINETO_LOG_LEVEL=6
 CHECK_VERSION := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
@@ -47,7 +47,8 @@ clean: ## remove build/, .venv/ and caches
 $(STAMP): pyproject.toml
 	@if ! $(BIN)/python -c '$(CHECK_VERSION)' 2>/dev/null; then \
 		if ! command -v $(PYTHON) >/dev/null; then \
-			echo "Cannot find $(PYTHON). Install Python 3.11, 3.12 or 3.13, or name one: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; \
+			echo "Cannot find $(PYTHON). Install Python 3.11, 3.12 or 3.13," >&2; \
+			echo "or name it: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; \
 		fi; \
 		if ! $(PYTHON) -c '$(CHECK_VERSION)' 2>/dev/null; then \
 			echo "This course needs Python 3.11, 3.12 or 3.13, but $(PYTHON) is $$($(PYTHON) --version 2>&1)." >&2; \

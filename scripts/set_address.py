@@ -23,8 +23,8 @@ BRANCH = "main"
 BADGE_START = "[![Open in Colab]"
 BADGE_IMAGE = "https://colab.research.google.com/assets/colab-badge.svg"
 
-# Installing with --no-deps leaves the machine's own PyTorch and NumPy as they are. The package is imported before torch,
-# since it says clearly what to do where torch is missing or too old.
+# Installing with --no-deps leaves the machine's own PyTorch and NumPy as they are. The package is imported before
+# torch, since it says clearly what to do where torch is missing or too old.
 SETUP_CELL = """\
 # Set-up: find the course's helper package, or install it where it is missing (in Colab). No other package is changed.
 import importlib.util, pathlib, subprocess, sys
@@ -70,9 +70,9 @@ def badge(filename: str, address: str) -> str:
 def render(nb: nbformat.NotebookNode, filename: str, address: str | None = None) -> nbformat.NotebookNode:
     """Fill the badge line of cell 0 and the set-up cell at index 1, in place, and return ``nb``.
 
-    Cell 0 holds a line that starts with ``[![Open in Colab]`` or is the marker ``{badges}``; it is replaced by the badge
-    and a line on how to open the notebook locally. Cell 1 is replaced where it is a set-up cell already, keeping its
-    outputs (it prints nothing), and otherwise a new one is inserted there.
+    Cell 0 holds a line that starts with ``[![Open in Colab]`` or is the marker ``{badges}``; it is replaced by the
+    badge and a line on how to open the notebook locally. Cell 1 is replaced where it is a set-up cell already, keeping
+    its outputs (it prints nothing), and otherwise a new one is inserted there.
 
     Raises:
         ValueError: cell 0 has no such line.
