@@ -98,8 +98,9 @@ def expect_equal(
         detail = f" It lacks {len(expected - value)} and has too much: {surplus}."
     elif kind == (list, tuple):
         same = list(value) == list(expected)
-        first = next((i for i, (a, b) in enumerate(zip(value, expected, strict=False)) if a != b), "none")
-        detail = f" It has {len(value)} of {len(expected)} entries; the first wrong one is number {first}, from 0."
+        first = next((i for i, (a, b) in enumerate(zip(value, expected, strict=False)) if a != b), None)
+        detail = f" It has {len(value)} entries and should have {len(expected)}."
+        detail = f" Its first wrong entry is number {first}, counted from 0." if first is not None else detail
     if not same:
         _fail(exercise, f"`{name}` is {_short(value)}, which is not the answer.{detail}", hint)
 
@@ -152,3 +153,46 @@ def expect_raises(
     if phrase not in str(raised):
         _fail(exercise, f"`{name}` raised {got}, whose message does not contain {phrase!r}.", hint)
     return str(raised).partition("\n")[0]
+
+
+# --- 02 · Static buffers --------------------------------------------------------------------------------------------
+
+
+def check_02_1(refill_both: Callable[[Tensor, Tensor], Any], static_images: Tensor, static_targets: Tensor) -> None:
+    """`refill_both` copies a full batch and refuses others with ValueError, leaving both buffers as they were."""
+    expect_callable("02.1", "refill_both", refill_both)
+    buffers = (static_images, static_targets)
+    images, targets = torch.randn_like(static_images), torch.randint_like(static_targets, 10)
+    refill_both(images, targets)
+    expect_equal("02.1", "static_images", static_images, images, "Copy into the buffer; `=` would rebind a local name.")
+    expect_equal("02.1", "static_targets", static_targets, targets, "The targets belong to the images: refill them, too.")
+    for batch in ((images[:10], targets[:10]), (images[:1], targets[:1]), (images, targets[:1]), (images[:1], targets)):
+        before = [buffer.clone() for buffer in buffers]
+        what = f"refill_both with {len(batch[0])} images and {len(batch[1])} targets"
+        hint = "`copy_` repeats a batch of one without a message: compare the shapes and raise ValueError yourself."
+        expect_raises("02.1", what, lambda batch=batch: refill_both(*batch), ValueError, hint=hint)
+        if not all(map(torch.equal, buffers, before)):
+            _fail("02.1", f"`{what}` was refused, but a buffer had changed.", "Check both shapes before the first copy.")
+    _passed("02.1", "Whole batches are copied; all others are refused with both buffers untouched.")
+
+
+def check_02_2(update: Callable[[Tensor, Tensor], Any]) -> None:
+    """`update(mean, loss)` changes `mean` in place to 0.9 * mean + 0.1 * loss and leaves `loss` alone."""
+    expect_callable("02.2", "update", update)
+    mean, loss, expected = torch.tensor(2.0), torch.tensor(1.0), 2.0
+    address = mean.data_ptr()
+    for _ in range(3):
+        update(mean, loss)
+        expected = 0.9 * expected + 0.1
+        hint = "`mean = ...` binds a local name; `mul_`, `add_`, `copy_` and `mean += ...` write into the tensor."
+        expect_equal("02.2", "mean", mean.item(), expected, hint, tolerance=1e-5)
+    expect_same_storage("02.2", "mean", mean, address)
+    expect_equal("02.2", "loss", loss.item(), 1.0, "Only `mean` may change.")
+    _passed("02.2", "Three updates, the right value each time, and the same address.")
+
+
+def check_02_3(seen: set[str]) -> None:
+    """The letters of the lines that write into the captured tensor's memory."""
+    hint = "Ask of every line: does it write into the memory that the graph knows, or put other memory behind the name?"
+    expect_equal("02.3", "seen", seen, {"b", "d", "f"}, hint)
+    _passed("02.3", "These three write into the captured memory; a view shares it. The others leave it as it was.")

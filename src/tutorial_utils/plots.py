@@ -19,7 +19,7 @@ from torch import Tensor
 
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#000000")
 """Eight colours: blue, orange, green, vermilion, purple, sky blue, yellow, black."""
-_GREY = "#767676"
+GREY = "#767676"
 _DASHES = ("-", "--", ":", "-.")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _MICROSECONDS = {"ns": 1e-3, "µs": 1.0, "ms": 1e3, "s": 1e6}
@@ -45,7 +45,8 @@ def use_style() -> None:
     )
 
 
-def _new_axes(ax: Axes | None, width: float, height: float) -> Axes:
+def new_axes(ax: Axes | None, width: float, height: float) -> Axes:
+    """``ax`` itself, or the axes of a new figure of this size in inches."""
     return ax if ax is not None else plt.subplots(figsize=(width, height), layout="constrained")[1]
 
 
@@ -110,7 +111,7 @@ def curves(
     """
     if not lines:
         raise ValueError("there is no curve to draw: pass {label: values}")
-    ax = _new_axes(ax, 8, 3.6)
+    ax = new_axes(ax, 8, 3.6)
     for i, (label, values) in enumerate(lines.items()):
         if isinstance(values, tuple) and len(values) == 2 and all(np.ndim(v) == 1 for v in values):
             xs, ys = ([float(v) for v in part] for part in values)
@@ -169,7 +170,7 @@ def bars(
     triples = [_median_and_quartiles(label, value, unit) for label, value in values.items()]
     if log and min(t[0] for t in triples) <= 0:
         raise ValueError("a logarithmic scale needs positive values; pass log=False")
-    ax = _new_axes(ax, 8, 0.9 + 0.42 * len(values))
+    ax = new_axes(ax, 8, 0.9 + 0.42 * len(values))
     for i, (label, (median, low, high)) in enumerate(zip(values, triples, strict=True)):
         hatched = label in recorded
         look = {"hatch": "///" if hatched else "", "color": PALETTE[5] if hatched else PALETTE[0], "edgecolor": "white"}
@@ -221,8 +222,8 @@ def graph_diagram(
     streams = list(dict.fromkeys(str(operation.stream) for operation in operations))
     rows = min(rows, len(operations))
     columns = math.ceil(len(operations) / rows) * len(streams)
-    ax = _new_axes(ax, min(12.0, 2.4 * columns), 1.0 + 0.3 * rows)
-    grey, writer, at, far_ones = {"color": _GREY, "fontsize": 9, "va": "center"}, {}, [], 0
+    ax = new_axes(ax, min(12.0, 2.4 * columns), 1.0 + 0.3 * rows)
+    grey, writer, at, numbered = {"color": GREY, "fontsize": 9, "va": "center"}, {}, [], False
     for i, operation in enumerate(operations):
         x, y = (i // rows) * len(streams) + streams.index(str(operation.stream)), i % rows
         previous = max((k for k, centre in enumerate(at) if centre[0] == x), default=None)
@@ -235,8 +236,8 @@ def graph_diagram(
                 _draw_arrow(ax, (at[k][0] + side, at[k][1]), (x - side, y))
             else:
                 far.append(str(k + 1))
-        far_ones += len(far)
         if far:
+            numbered = True
             ax.text(x - 0.37, y, f"{', '.join(far)} →", ha="right", **grey)
         shape = FancyBboxPatch((x - 0.35, y - 0.32), 0.7, 0.64, "round,pad=0,rounding_size=0.08")
         shape.set(facecolor="white", edgecolor=colours[i], linewidth=1.6, zorder=3)
@@ -251,8 +252,8 @@ def graph_diagram(
         ax.text(x, -0.8, f"stream {streams[x % len(streams)]}", ha="center", **grey)
     ax.set(xlim=(-0.62, columns - 0.6), ylim=(rows - 0.5, -1.1 if len(streams) > 1 else -0.6), xticks=[], yticks=[])
     ax.set_title(title)
-    if far_ones:
-        ax.set_xlabel("A number beside a box: the operation depends on that earlier one, too.", fontsize=9, color=_GREY)
+    if numbered:
+        ax.set_xlabel("A number beside a box: the operation depends on that earlier one, too.", fontsize=9, color=GREY)
     ax.spines[:].set_visible(False)
     if len(groups) > 1:
         names = [f"{name} ({count} operations)" for name, count in groups]
@@ -262,5 +263,5 @@ def graph_diagram(
 
 
 def _draw_arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
-    style = {"arrowstyle": "-|>", "mutation_scale": 8, "shrinkA": 0, "shrinkB": 0, "linewidth": 0.9, "color": _GREY}
+    style = {"arrowstyle": "-|>", "mutation_scale": 8, "shrinkA": 0, "shrinkB": 0, "linewidth": 0.9, "color": GREY}
     ax.add_patch(FancyArrowPatch(start, end, zorder=2, **style))

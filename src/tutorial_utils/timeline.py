@@ -1,0 +1,236 @@
+"""What ran when, on which thread or stream: a trace of torch.profiler as numbers and as a picture."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# The profiler's tracing library logs to the C-level standard error, which would end up in a notebook's output.
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+
+import torch  # noqa: E402
+from matplotlib.axes import Axes  # noqa: E402
+from matplotlib.patches import Patch  # noqa: E402
+from torch.profiler import ProfilerActivity, profile  # noqa: E402
+
+from .plots import GREY, PALETTE, new_axes  # noqa: E402
+
+_HOST = {"cpu_op": "operator", "cuda_runtime": "CUDA call", "cuda_driver": "CUDA call"}
+_DEVICE = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "memory set"}
+_ANNOTATIONS = {"user_annotation", "gpu_user_annotation"}
+
+
+@dataclass(frozen=True)
+class Span:
+    """One stretch of work in one lane. Times are in microseconds from the start of the timeline."""
+
+    name: str
+    lane: str
+    """``thread 1 (Python)``, ``thread 2``, ``stream 7``, ..."""
+    start_us: float
+    duration_us: float
+    category: str
+    """operator, CUDA call, wait (a CUDA call that blocks the host), kernel, copy or memory set."""
+    scope: str = ""
+    """The innermost ``record_function`` around it in its lane; torch's own around an optimizer only if it is alone."""
+
+    @property
+    def end_us(self) -> float:
+        return self.start_us + self.duration_us
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The spans of a trace, in order of their start. Lanes are in order of first appearance, host threads first."""
+
+    spans: list[Span]
+    lanes: list[str]
+
+    @classmethod
+    def from_chrome_trace(cls, path: str | Path, *, nested: bool = False) -> Timeline:
+        """Read a trace that torch.profiler exported.
+
+        Of each thread only the outermost operators are kept, unless ``nested`` is True. Spans that merely contain
+        operators, such as a scripted function, are left out with the nested ones: a thread that waits for a forked task
+        stays inside the function, but does no work. A trace of another program is refused with a ``ValueError``.
+        """
+        events = _read_events(Path(path))
+        threads: dict[Any, str] = {}
+        streams: dict[Any, str] = {}
+        main = next((e for e in events if e["cat"] in _HOST and e["tid"] == e["pid"]), None)
+        main = main or next((e for e in events if e["cat"] in _HOST), None)
+        for event in events:
+            key = event["lane"]
+            if event["cat"] in _HOST and key not in threads:
+                python = main is not None and key == main["lane"]
+                threads[key] = f"thread {len(threads) + 1}" + (" (Python)" if python else "")
+            elif event["cat"] in _DEVICE:
+                streams.setdefault(key, f"stream {event['tid']}")
+        labels, origin = threads | streams, min(event["ts"] for event in events if event["cat"] not in _ANNOTATIONS)
+        spans: list[Span] = []
+        operator_end: dict[Any, float] = {}
+        scopes: dict[Any, list[tuple[float, str]]] = {}
+        for event in events:
+            key, start, end = event["lane"], event["ts"], event["ts"] + event["dur"]
+            scope = scopes.setdefault(key, [])
+            while scope and scope[-1][0] <= start:
+                scope.pop()
+            if event["cat"] in _ANNOTATIONS:
+                own = event["name"].startswith("Optimizer.")  # torch's own, e.g. Optimizer.step#SGD.step
+                if not (own and scope):
+                    scope.append((end, event["name"].partition("#")[0] if own else event["name"]))
+                continue
+            inside = event["cat"] in _HOST and end <= operator_end.get(key, float("-inf"))
+            container = event["cat"] == "cpu_op" and "::" not in event["name"]
+            if not container:
+                operator_end[key] = max(end, operator_end.get(key, end))
+            if nested or not (inside or container):
+                category = (_HOST | _DEVICE)[event["cat"]]
+                category = "wait" if category == "CUDA call" and "Synchronize" in event["name"] else category
+                name = scope[-1][1] if scope else ""
+                spans.append(Span(event["name"], labels[key], start - origin, event["dur"], category, name))
+        used = {span.lane for span in spans}
+        return cls(spans, [lane for lane in labels.values() if lane in used])
+
+    @property
+    def duration_us(self) -> float:
+        """From the start of the first span to the end of the last."""
+        return max(span.end_us for span in self.spans) - min(span.start_us for span in self.spans)
+
+    def _busy(self, lane: str) -> list[tuple[float, float]]:
+        """The stretches of time in which a lane works, without overlaps; waiting is not work."""
+        if lane not in self.lanes:
+            raise ValueError(f"there is no lane {lane!r}; the lanes are {', '.join(self.lanes)}")
+        merged: list[tuple[float, float]] = []
+        for span in sorted((s for s in self.spans if s.lane == lane), key=lambda s: s.start_us):
+            if span.category == "wait":
+                continue
+            if merged and span.start_us <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(merged[-1][1], span.end_us))
+            else:
+                merged.append((span.start_us, span.end_us))
+        return merged
+
+    def busy_lanes(self, lanes: Iterable[str] | None = None) -> float:
+        """Mean number of lanes busy at once, over the time in which any is. 1 means that nothing ran in parallel.
+
+        All ``lanes`` count unless some are named. Spans that overlap in one lane count once.
+        """
+        edges: list[tuple[float, int]] = []
+        for lane in self.lanes if lanes is None else lanes:
+            for start, end in self._busy(lane):
+                edges += [(start, 1), (end, -1)]
+        total = any_busy = before = 0.0
+        count = 0
+        for time, change in sorted(edges):
+            total += count * (time - before)
+            any_busy += (time - before) * (count > 0)
+            count, before = count + change, time
+        return total / any_busy if any_busy else 0.0
+
+    def gaps(self, lane: str) -> list[tuple[float, float]]:
+        """The stretches ``(start_us, end_us)`` in which ``lane`` is idle between two spans of its own."""
+        busy = self._busy(lane)
+        return [(a[1], b[0]) for a, b in zip(busy, busy[1:], strict=False)]
+
+    def busy_fraction(self, lane: str) -> float:
+        """The share of the whole timeline's duration in which ``lane`` is busy, from 0 to 1."""
+        busy = sum(end - start for start, end in self._busy(lane))
+        return busy / self.duration_us if busy else 0.0
+
+    def plot(
+        self,
+        *,
+        title: str = "",
+        color_by: Callable[[Span], str] | None = None,
+        limits_us: tuple[float, float] | None = None,
+        ax: Axes | None = None,
+    ) -> Axes:
+        """Draw the lanes from top to bottom over time, with a legend of what the colours mean.
+
+        ``color_by`` gives a span's label in the legend; by default this is its scope where the trace has any, else its
+        category. The eight labels that took most time get a colour, the rest are grey. ``limits_us`` shows a part.
+        """
+        if color_by is None:
+            has_scopes = any(span.scope for span in self.spans)
+            color_by = (lambda span: span.scope or "no scope") if has_scopes else (lambda span: span.category)
+        start, end = limits_us or (0.0, max(span.end_us for span in self.spans))
+        if not start < end:
+            raise ValueError(f"limits_us is ({start}, {end}); the start must lie before the end")
+        shown = [(span, str(color_by(span))) for span in self.spans if span.end_us > start and span.start_us < end]
+        cost: dict[str, float] = {}
+        for span, label in shown:
+            cost[label] = cost.get(label, 0.0) + span.duration_us
+        colours = dict(zip(sorted(cost, key=cost.__getitem__, reverse=True), PALETTE, strict=False))
+        unit, scale = ("ms", 1e-3) if end - start >= 2000 else ("µs", 1.0)
+        ax = new_axes(ax, 9, 1.5 + 0.5 * len(self.lanes))
+        for row, lane in enumerate(self.lanes):
+            mine = [(span, colours.get(label, GREY)) for span, label in shown if span.lane == lane]
+            bars = [(span.start_us * scale, span.duration_us * scale) for span, _ in mine]
+            ax.broken_barh(bars, (row - 0.35, 0.7), facecolors=[colour for _, colour in mine])
+        ax.set(xlim=(start * scale, end * scale), xlabel=f"time ({unit})", yticks=range(len(self.lanes)))
+        ax.set_yticklabels(self.lanes)
+        ax.set_ylim(len(self.lanes) - 0.5, -0.5)
+        ax.set_title(title)
+        handles = [Patch(color=colour, label=label) for label, colour in colours.items()]
+        if len(cost) > len(colours):
+            handles.append(Patch(color=GREY, label="other"))
+        ax.figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+        return ax
+
+
+def _read_events(path: Path) -> list[dict[str, Any]]:
+    """The trace's spans that have a lane here, outer before inner ones."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"cannot read the trace {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"{path} is not a trace: it does not hold JSON ({error})") from error
+    events = data.get("traceEvents") if isinstance(data, dict) else data
+    if not isinstance(events, list):
+        raise ValueError(f"{path} is not a trace: it has no list of traceEvents")
+    kinds = {*_HOST, *_DEVICE, *_ANNOTATIONS}
+    try:
+        events = [event for event in events if event.get("ph") == "X" and event.get("cat") in kinds]
+        for event in events:
+            event.update(ts=float(event["ts"]), dur=float(event["dur"]), name=str(event["name"]))
+            event["lane"] = (event["pid"], event["tid"])
+        events.sort(key=lambda event: (event["ts"], -event["dur"]))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not a trace of torch.profiler: an event is malformed ({error!r})") from error
+    if all(event["cat"] in _ANNOTATIONS for event in events):
+        raise ValueError(f"{path} holds no operator and no kernel; record a function that computes something")
+    return events
+
+
+def record(
+    fn: Callable[[], Any], *, steps: int = 1, warmup: int = 1, path: str | Path | None = None, nested: bool = False
+) -> Timeline:
+    """Call ``fn()`` ``warmup`` times unseen and ``steps`` times under torch.profiler; return what ran.
+
+    The chrome trace is written to ``path`` where one is given, and can be opened at https://ui.perfetto.dev. ``nested``
+    is that of :meth:`Timeline.from_chrome_trace`.
+    """
+    if steps < 1 or warmup < 0:
+        raise ValueError(f"steps is {steps} and warmup is {warmup}; they must be at least 1 and 0")
+    if path is not None and not Path(path).parent.is_dir():
+        raise ValueError(f"cannot write the trace {path}: the folder {Path(path).parent} does not exist")
+    on_gpu = torch.cuda.is_available()
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu
+    # The first use of the profiler is slow itself, therefore the warm-up runs under one, too.
+    for calls in (warmup, steps):
+        with profile(activities=activities) as profiler:
+            for _ in range(calls):
+                fn()
+            if on_gpu:
+                torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(path) if path is not None else Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(target))
+        return Timeline.from_chrome_trace(target, nested=nested)
