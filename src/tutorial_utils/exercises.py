@@ -92,7 +92,7 @@ def expect_equal(
         same = value.strip().casefold() == expected.strip().casefold()
     elif kind is numbers.Number:
         same = math.isclose(value, expected, rel_tol=tolerance, abs_tol=tolerance)
-        detail = f" It is too {'large' if value > expected else 'small'}." if value == value else ""
+        detail = f" It is too {'large' if value > expected else 'small'}." if not math.isnan(value) else ""
     elif kind == (set, frozenset):
         surplus = ", ".join(sorted(map(str, value - expected))) or "nothing"
         detail = f" It lacks {len(expected - value)} and has too much: {surplus}."
@@ -146,7 +146,7 @@ def expect_raises(
     try:
         function()
         raised, got = None, "nothing"
-    except Exception as caught:
+    except Exception as caught:  # noqa: BLE001 - any other error is a wrong answer, too
         raised, got = caught, f"{type(caught).__name__} ({_short(str(caught))})"
     if not isinstance(raised, kinds):
         _fail(exercise, f"`{name}` raised {got}; it should raise {wanted}.", hint)
@@ -165,14 +165,18 @@ def check_02_1(refill_both: Callable[[Tensor, Tensor], Any], static_images: Tens
     images, targets = torch.randn_like(static_images), torch.randint_like(static_targets, 10)
     refill_both(images, targets)
     expect_equal("02.1", "static_images", static_images, images, "Copy into the buffer; `=` would rebind a local name.")
-    expect_equal("02.1", "static_targets", static_targets, targets, "The targets belong to the images: refill them, too.")
+    expect_equal(
+        "02.1", "static_targets", static_targets, targets, "The targets belong to the images: refill them, too."
+    )
     for batch in ((images[:10], targets[:10]), (images[:1], targets[:1]), (images, targets[:1]), (images[:1], targets)):
         before = [buffer.clone() for buffer in buffers]
         what = f"refill_both with {len(batch[0])} images and {len(batch[1])} targets"
         hint = "`copy_` repeats a batch of one without a message: compare the shapes and raise ValueError yourself."
         expect_raises("02.1", what, lambda batch=batch: refill_both(*batch), ValueError, hint=hint)
         if not all(map(torch.equal, buffers, before)):
-            _fail("02.1", f"`{what}` was refused, but a buffer had changed.", "Check both shapes before the first copy.")
+            _fail(
+                "02.1", f"`{what}` was refused, but a buffer had changed.", "Check both shapes before the first copy."
+            )
     _passed("02.1", "Whole batches are copied; all others are refused with both buffers untouched.")
 
 

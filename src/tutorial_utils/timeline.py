@@ -7,18 +7,19 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 # The profiler's tracing library logs to the C-level standard error, which would end up in a notebook's output.
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
-import torch  # noqa: E402
-from matplotlib.axes import Axes  # noqa: E402
-from matplotlib.patches import Patch  # noqa: E402
-from torch.profiler import ProfilerActivity, profile  # noqa: E402
+import torch
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+from torch.profiler import ProfilerActivity, profile
 
-from .plots import GREY, PALETTE, new_axes  # noqa: E402
+from .plots import GREY, PALETTE, new_axes
 
 _HOST = {"cpu_op": "operator", "cuda_runtime": "CUDA call", "cuda_driver": "CUDA call"}
 _DEVICE = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "memory set"}
@@ -46,7 +47,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The spans of a trace, in order of their start. Lanes are in order of first appearance, host threads first."""
+    """The spans of a trace in order of their start; lanes in order of appearance, Python's thread first, streams last."""
 
     spans: list[Span]
     lanes: list[str]
@@ -60,17 +61,16 @@ class Timeline:
         stays inside the function, but does no work. A trace of another program is refused with a ``ValueError``.
         """
         events = _read_events(Path(path))
-        threads: dict[Any, str] = {}
+        host = [event for event in events if event["cat"] in _HOST]
+        # Linux gives the main thread the process's number; elsewhere the first event is Python's.
+        main = next((event for event in host if event["tid"] == event["pid"]), host[0] if host else None)
+        threads = {main["lane"]: "thread 1 (Python)"} if main else {}
         streams: dict[Any, str] = {}
-        main = next((e for e in events if e["cat"] in _HOST and e["tid"] == e["pid"]), None)
-        main = main or next((e for e in events if e["cat"] in _HOST), None)
         for event in events:
-            key = event["lane"]
-            if event["cat"] in _HOST and key not in threads:
-                python = main is not None and key == main["lane"]
-                threads[key] = f"thread {len(threads) + 1}" + (" (Python)" if python else "")
+            if event["cat"] in _HOST:
+                threads.setdefault(event["lane"], f"thread {len(threads) + 1}")
             elif event["cat"] in _DEVICE:
-                streams.setdefault(key, f"stream {event['tid']}")
+                streams.setdefault(event["lane"], f"stream {event['tid']}")
         labels, origin = threads | streams, min(event["ts"] for event in events if event["cat"] not in _ANNOTATIONS)
         spans: list[Span] = []
         operator_end: dict[Any, float] = {}
@@ -136,7 +136,7 @@ class Timeline:
     def gaps(self, lane: str) -> list[tuple[float, float]]:
         """The stretches ``(start_us, end_us)`` in which ``lane`` is idle between two spans of its own."""
         busy = self._busy(lane)
-        return [(a[1], b[0]) for a, b in zip(busy, busy[1:], strict=False)]
+        return [(a[1], b[0]) for a, b in pairwise(busy)]
 
     def busy_fraction(self, lane: str) -> float:
         """The share of the whole timeline's duration in which ``lane`` is busy, from 0 to 1."""
@@ -194,7 +194,7 @@ def _read_events(path: Path) -> list[dict[str, Any]]:
         raise ValueError(f"{path} is not a trace: it does not hold JSON ({error})") from error
     events = data.get("traceEvents") if isinstance(data, dict) else data
     if not isinstance(events, list):
-        raise ValueError(f"{path} is not a trace: it has no list of traceEvents")
+        raise ValueError(f"{path} is not a trace: it has no list of traceEvents")  # noqa: TRY004 - the file is wrong
     kinds = {*_HOST, *_DEVICE, *_ANNOTATIONS}
     try:
         events = [event for event in events if event.get("ph") == "X" and event.get("cat") in kinds]

@@ -13,7 +13,7 @@ import torch
 
 # Importing torch's benchmark on a machine with a CUDA compiler but no GPU logs a warning that a notebook would show.
 logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-from torch.utils import benchmark  # noqa: E402
+from torch.utils import benchmark
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def measure(
     device: torch.device | str | None = None,
     num_threads: int | None = None,
 ) -> Measurement:
-    """Time ``fn()`` for at least ``min_run_time`` seconds, after a warm-up.
+    """Time ``fn()`` for at least ``min_run_time`` seconds, after a warm-up; give at least ten times what a call takes.
 
     On the CPU this is ``torch.utils.benchmark.Timer(...).blocked_autorange``, with one difference: benchmark's own
     default is a single thread, whereas ``num_threads`` here defaults to ``torch.get_num_threads()``, what ordinary code
