@@ -1,0 +1,228 @@
+"""The pictures: what stands in them, and what they refuse to draw."""
+
+from __future__ import annotations
+
+import io
+from types import SimpleNamespace
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+from matplotlib.colors import to_hex
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+
+from tutorial_utils import plots
+from tutorial_utils.timing import Measurement
+
+
+@pytest.fixture(autouse=True)
+def figures():
+    with plt.rc_context():
+        plots.use_style()
+        yield
+        for number in plt.get_fignums():
+            plt.figure(number).savefig(io.BytesIO())  # Every picture made here can also be drawn.
+        plt.close("all")
+
+
+def title(ax):
+    return ax.get_title(loc="left") or ax.get_title()
+
+
+def legend(ax):
+    found = ax.get_legend() or ax.figure.legends[0]
+    return [text.get_text() for text in found.get_texts()]
+
+
+def test_style_keeps_text_readable_and_files_small():
+    assert plt.rcParams["font.size"] >= 9 and plt.rcParams["legend.fontsize"] >= 9
+    assert 90 <= plt.rcParams["figure.dpi"] <= 100
+    assert len(set(plots.PALETTE)) == 8
+
+
+def test_digits_stand_in_a_grid_under_their_labels():
+    axes = plots.show_digits(torch.rand(10, 1, 28, 28), torch.arange(10), columns=4, title="Ten digits")
+    assert axes.shape == (3, 4)
+    assert [title(ax) for ax in axes.flat] == [*map(str, range(10)), "", ""]
+    assert [len(ax.images) for ax in axes.flat] == [1] * 10 + [0, 0]
+    assert axes[0, 0].figure.get_suptitle() == "Ten digits"
+
+
+def test_a_wrong_prediction_is_marked_by_words_and_a_frame():
+    right, wrong = plots.show_digits(torch.zeros(2, 28, 28, dtype=torch.uint8), [3, 4], predictions=[3, 9], columns=2)[
+        0
+    ]
+    assert (title(right), title(wrong)) == ("3", "4, read as 9")
+    assert not right.spines["top"].get_visible()
+    assert wrong.spines["top"].get_visible() and wrong.spines["top"].get_linewidth() == 3
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "phrase"),
+    [
+        (torch.zeros(2, 3, 28, 28), None, r"not \[2, 3, 28, 28\]"),
+        (torch.zeros(28, 28), None, r"not \[28, 28\]"),
+        (torch.zeros(0, 1, 28, 28), None, "N > 0"),
+        (torch.zeros(2, 1, 28, 28), [1], "labels holds 1 entries for 2 images"),
+    ],
+)
+def test_digits_refuse_other_shapes(images, labels, phrase):
+    with pytest.raises(ValueError, match=phrase):
+        plots.show_digits(images, labels)
+
+
+def test_curves_differ_in_more_than_colour():
+    ax = plots.curves(
+        {"eager": [3.0, 2.0, 1.0], "replay": torch.tensor([3.0, 2.0, 1.0]), "H200": ([16, 64], [5.0, 6.0])},
+        xlabel="step",
+        ylabel="loss",
+        title="Training",
+        log_y=True,
+    )
+    assert (ax.get_xlabel(), ax.get_ylabel(), title(ax), ax.get_yscale()) == ("step", "loss", "Training", "log")
+    assert legend(ax) == ["eager", "replay", "H200"]
+    assert [line.get_xdata().tolist() for line in ax.lines] == [[1, 2, 3], [1, 2, 3], [16, 64]]
+    assert ax.lines[1].get_ydata().tolist() == [3.0, 2.0, 1.0]
+    for look in ("get_linestyle", "get_marker", "get_color", "get_linewidth"):
+        assert len({getattr(line, look)() for line in ax.lines}) == 3, look
+
+
+def test_curves_take_common_x_values_and_refuse_what_does_not_fit():
+    assert plots.curves({"a": [1, 2]}, x=[10, 20], xlabel="", ylabel="").lines[0].get_xdata().tolist() == [10, 20]
+    with pytest.raises(ValueError, match="curve 'a' has 3 values for 2 x positions"):
+        plots.curves({"a": [1, 2, 3]}, x=[10, 20], xlabel="", ylabel="")
+    with pytest.raises(ValueError, match="no curve to draw"):
+        plots.curves({}, xlabel="", ylabel="")
+
+
+def test_bars_show_values_whiskers_and_what_was_recorded_elsewhere():
+    measured = Measurement("eager", [1000.0, 2000.0, 3000.0], "cpu", 1, 1)
+    ax = plots.bars(
+        {"eager": measured, "graph": (1.0, 0.5, 1.5), "graph, H200": 0.12},
+        unit="ms",
+        xlabel="time of a step (ms)",
+        title="One step",
+        recorded={"graph, H200"},
+        recorded_on="recorded on an H200",
+    )
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["eager", "graph", "graph, H200"]
+    assert [bar.get_width() for bar in ax.patches] == pytest.approx([2.0, 1.0, 0.12])
+    assert [text.get_text().strip() for text in ax.texts] == ["2 ms", "1 ms", "0.12 ms"]
+    assert [bar.get_hatch() for bar in ax.patches] == ["", "", "///"]
+    assert legend(ax) == ["this machine", "recorded on an H200"]
+    whiskers = [c.get_segments()[0][:, 0].tolist() for c in ax.collections]
+    assert whiskers == [pytest.approx([1.5, 2.5]), pytest.approx([0.5, 1.5])]
+    assert ax.yaxis_inverted() and ax.get_xlim()[0] == 0
+
+
+def test_bars_on_a_logarithmic_scale():
+    ax = plots.bars({"a": 1.0, "b": 12345.0}, unit="µs", log=True)
+    assert ax.get_xscale() == "log"
+    assert [text.get_text().strip() for text in ax.texts] == ["1 µs", "12,345 µs"]
+    assert not ax.figure.legends
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "phrase"),
+    [
+        ({}, {}, "no bar to draw"),
+        ({"a": 1.0}, {"recorded": ["b"]}, "recorded names b, which is not among the bars: a"),
+        ({"a": (1.0, 2.0)}, {}, "bar 'a' has 2 numbers"),
+        ({"a": (3.0, 1.0, 2.0)}, {}, "must lie between its quartiles"),
+        ({"a": float("nan")}, {}, "must lie between"),
+        ({"a": 0.0}, {"log": True}, "needs positive values"),
+        ({"a": Measurement("a", [1.0], "cpu", 1, 1)}, {"unit": "MiB"}, "bar 'a' is a time"),
+    ],
+)
+def test_bars_refuse_what_they_cannot_draw(values, options, phrase):
+    with pytest.raises(ValueError, match=phrase):
+        plots.bars(values, **{"unit": "ms"} | options)
+
+
+def operation(name, inputs, outputs, stream="side"):
+    return SimpleNamespace(name=name, stream=stream, inputs=inputs, outputs=outputs)
+
+
+def arrows(ax):
+    return [patch for patch in ax.patches if isinstance(patch, FancyArrowPatch)]
+
+
+def boxes(ax):
+    return [patch for patch in ax.patches if isinstance(patch, FancyBboxPatch)]
+
+
+def test_a_recording_is_drawn_box_by_box_with_its_dependences():
+    ax = plots.graph_diagram(
+        [
+            operation("aten.convolution.default", ["x", "weight"], ["a"]),
+            operation("aten::relu", ["a"], ["b"]),
+            operation("aten.mul_.Tensor", ["weight"], ["weight"]),
+            operation("aten.max_pool2d_with_indices_backward.default", ["b", "a", "weight"], ["c"]),
+        ],
+        title="Four operations",
+    )
+    texts = [text.get_text() for text in ax.texts]
+    assert texts == ["1 convolution", "2 relu", "3 mul_", "1, 2 →", "4 max_pool2d_with_in…"]
+    assert len(boxes(ax)) == 4
+    assert len(arrows(ax)) == 2  # 1 to 2 and 3 to 4; what lies further away is a number
+    assert "depends on" in ax.get_xlabel() and title(ax) == "Four operations"
+
+
+def test_groups_colour_the_boxes_and_name_their_counts():
+    ax = plots.graph_diagram(
+        [operation(f"aten::op{i}", [i], [i + 1]) for i in range(5)], groups=[("forward", 2), ("backward", 3)]
+    )
+    assert [to_hex(box.get_edgecolor()).upper() for box in boxes(ax)] == [plots.PALETTE[0]] * 2 + [plots.PALETTE[1]] * 3
+    assert legend(ax) == ["forward (2 operations)", "backward (3 operations)"]
+    assert len(arrows(ax)) == 4 and ax.get_xlabel() == ""
+
+
+def test_streams_get_a_lane_each_and_arrows_between_them():
+    ax = plots.graph_diagram(
+        [
+            operation("aten::a", [], [1], "A"),
+            operation("aten::b", [1], [2], "B"),
+            operation("aten::c", [1, 2], [3], "A"),
+        ]
+    )
+    assert [box.get_x() + 0.35 for box in boxes(ax)] == pytest.approx([0, 1, 0])
+    assert [text.get_text() for text in ax.texts][-2:] == ["stream A", "stream B"]
+    assert len(arrows(ax)) == 3
+
+
+def test_a_long_recording_wraps_into_columns_that_fit_a_page():
+    ax = plots.graph_diagram([operation("aten::add", [i], [i + 1]) for i in range(90)], rows=24)
+    assert len({round(box.get_x(), 3) for box in boxes(ax)}) == 4
+    assert len(arrows(ax)) == 86  # within the columns; from one column to the next it is a number
+    assert [t.get_text() for t in ax.texts if "→" in t.get_text()] == ["24 →", "48 →", "72 →"]
+    assert ax.figure.get_size_inches()[0] <= 12
+
+
+@pytest.mark.parametrize(
+    ("operations", "groups", "error", "phrase"),
+    [
+        ([], None, ValueError, "holds no operation"),
+        (
+            [SimpleNamespace(name="a", inputs=[])],
+            None,
+            TypeError,
+            "operation 0 .* without the attribute stream, outputs",
+        ),
+        ([operation("a", [], [])], [("forward", 2)], ValueError, "add up to 2, but there are 1 operations"),
+    ],
+)
+def test_a_recording_that_cannot_be_drawn_is_refused(operations, groups, error, phrase):
+    with pytest.raises(error, match=phrase):
+        plots.graph_diagram(operations, groups=groups)
+
+
+def test_pictures_draw_into_given_axes():
+    ax = plt.subplots()[1]
+    assert plots.curves({"a": [1, 2]}, xlabel="", ylabel="", ax=ax) is ax
+    assert plots.bars({"a": 1}, unit="s", ax=ax) is ax
+    assert plots.graph_diagram([operation("a", [], [])], ax=ax) is ax
+    assert len(plt.get_fignums()) == 1

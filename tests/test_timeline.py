@@ -1,0 +1,287 @@
+"""Timelines: hand-made traces with known answers, real ones, and files that are no traces."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+
+from tutorial_utils.timeline import Span, Timeline, record
+
+MAIN, OTHER = 100, 101
+
+
+def event(name, ts, dur, tid=MAIN, cat="cpu_op", pid=100):
+    return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": {}}
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(*events, **options):
+        path = tmp_path / "trace.json"
+        noise = [
+            {
+                "ph": "M",
+                "name": "thread_name",
+                "pid": 100,
+                "tid": MAIN,
+                "ts": 0,
+                "args": {"name": "thread 100 (python)"},
+            },
+            {"ph": "s", "id": 1, "cat": "fwdbwd", "name": "fwdbwd", "pid": 100, "tid": MAIN, "ts": 1},
+            {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "P", "ts": 0, "dur": 9},
+        ]
+        path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": noise + list(events)}))
+        return Timeline.from_chrome_trace(path, **options)
+
+    return read
+
+
+def test_two_threads_that_overlap_by_half(read):
+    timeline = read(event("aten::mm", 1000, 100), event("aten::mm", 1050, 100, OTHER))
+    assert timeline.lanes == ["thread 1 (Python)", "thread 2"]
+    assert [(s.start_us, s.duration_us, s.end_us) for s in timeline.spans] == [(0, 100, 100), (50, 100, 150)]
+    # 200 µs of work within the 150 µs in which any thread is busy.
+    assert timeline.busy_lanes() == pytest.approx(200 / 150)
+    assert timeline.busy_lanes(["thread 2"]) == pytest.approx(1.0)
+    assert timeline.duration_us == 150
+
+
+def test_idle_time_does_not_count_and_sequential_threads_give_one(read):
+    timeline = read(event("aten::mm", 0, 100), event("aten::mm", 100, 100, OTHER), event("aten::mm", 500, 100))
+    assert timeline.busy_lanes() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_threads_busy_at_the_same_time_are_counted(read, threads):
+    timeline = read(*(event("aten::mm", 10, 70, MAIN + k) for k in range(threads)))
+    assert timeline.busy_lanes() == pytest.approx(threads)
+
+
+def test_nested_and_overlapping_spans_of_a_lane_count_once(read):
+    events = (
+        event("aten::linear", 0, 100),
+        event("aten::addmm", 10, 80),
+        event("aten::copy_", 20, 10),
+        event("aten::mm", 90, 60),  # overlaps the first without lying in it
+        event("aten::mm", 0, 150, OTHER),
+    )
+    timeline = read(*events)
+    assert [s.name for s in timeline.spans if s.lane == "thread 1 (Python)"] == ["aten::linear", "aten::mm"]
+    assert timeline.busy_lanes() == pytest.approx(2.0)
+    everything = read(*events, nested=True)
+    assert len(everything.spans) == 5
+    assert everything.busy_lanes() == pytest.approx(2.0)
+
+
+def test_an_operator_inside_a_longer_one_is_nested_even_after_a_sibling(read):
+    timeline = read(
+        event("aten::a", 0, 100), event("aten::b", 0, 10), event("aten::c", 50, 10), event("aten::d", 100, 5)
+    )
+    assert [s.name for s in timeline.spans] == ["aten::a", "aten::d"]
+
+
+def test_a_scripted_function_that_waits_is_not_work(read):
+    timeline = read(
+        event("forward", 0, 1000),  # contains the wait
+        event("aten::lstm", 10, 90),
+        event("<forked function>", 10, 390, OTHER),
+        event("aten::lstm", 20, 380, OTHER),
+    )
+    assert [s.name for s in timeline.spans] == ["aten::lstm", "aten::lstm"]
+    assert timeline.busy_lanes() == pytest.approx((90 + 380) / 390)
+    # Even the thread's number comes from the function, which started first.
+    assert timeline.spans[0].lane == "thread 1 (Python)"
+
+
+def test_pythons_thread_comes_first_wherever_it_can_be_told(read):
+    busy_earlier = read(event("aten::mm", 0, 100, OTHER), event("aten::mm", 50, 100))
+    assert busy_earlier.lanes == ["thread 1 (Python)", "thread 2"]
+    assert busy_earlier.spans[0].lane == "thread 2"
+    # Here no thread bears the process's number.
+    elsewhere = read(event("aten::mm", 0, 9, tid=7), event("aten::mm", 1, 9, tid=8))
+    assert [span.lane for span in elsewhere.spans] == ["thread 1 (Python)", "thread 2"]
+
+
+def test_gaps_and_busy_fraction(read):
+    timeline = read(
+        event("aten::a", 0, 10), event("aten::b", 30, 10), event("aten::c", 35, 15), event("aten::d", 90, 10)
+    )
+    lane = timeline.lanes[0]
+    assert timeline.gaps(lane) == [(10, 30), (50, 90)]
+    assert timeline.busy_fraction(lane) == pytest.approx(0.4)
+    with pytest.raises(ValueError, match=r"no lane 'thread 9'; the lanes are thread 1 \(Python\)"):
+        timeline.gaps("thread 9")
+
+
+def test_streams_are_lanes_and_a_synchronising_call_is_a_wait(read):
+    timeline = read(
+        event("cudaGraphLaunch", 0, 10, cat="cuda_runtime"),
+        event("gemm", 20, 100, tid=7, cat="kernel", pid=0),
+        event("copy", 120, 80, tid=13, cat="gpu_memcpy", pid=0),
+        event("cudaDeviceSynchronize", 10, 190, cat="cuda_runtime"),
+        event("aten::add", 200, 50),
+        event("cudaLaunchKernel", 210, 10, cat="cuda_runtime"),  # inside the operator
+    )
+    assert timeline.lanes == ["thread 1 (Python)", "stream 7", "stream 13"]
+    assert [(s.name, s.category) for s in timeline.spans] == [
+        ("cudaGraphLaunch", "CUDA call"),
+        ("cudaDeviceSynchronize", "wait"),
+        ("gemm", "kernel"),
+        ("copy", "copy"),
+        ("aten::add", "operator"),
+    ]
+    assert timeline.busy_lanes() == pytest.approx(1.0)
+    assert timeline.busy_fraction("thread 1 (Python)") == pytest.approx(60 / 250)
+
+
+def test_scopes_are_the_innermost_annotation_of_the_lane(read):
+    timeline = read(
+        event("forward", 0, 100, cat="user_annotation"),
+        event("aten::conv2d", 5, 20),
+        event("layer 2", 40, 30, cat="user_annotation"),
+        event("aten::linear", 45, 10),
+        event("aten::relu", 80, 10),
+        event("aten::mm", 80, 10, OTHER),
+        event("update", 100, 50, cat="user_annotation"),
+        event("Optimizer.step#SGD.step", 105, 40, cat="user_annotation"),
+        event("aten::add_", 110, 10),
+        event("Optimizer.zero_grad#SGD.zero_grad", 160, 10, cat="user_annotation"),
+        event("aten::zero_", 162, 5),
+        event("aten::item", 200, 5),
+    )
+    assert {s.name: s.scope for s in timeline.spans} == {
+        "aten::conv2d": "forward",
+        "aten::linear": "layer 2",
+        "aten::relu": "forward",
+        "aten::mm": "",
+        "aten::add_": "update",
+        "aten::zero_": "Optimizer.zero_grad",
+        "aten::item": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "phrase"),
+    [
+        ("", "does not hold JSON"),
+        ("{'ph': 1}", "does not hold JSON"),
+        ("\x00\x01", "does not hold JSON"),
+        ("3", "no list of traceEvents"),
+        ("{}", "no list of traceEvents"),
+        ('{"traceEvents": []}', "holds no operator and no kernel"),
+        ('{"traceEvents": [{"ph": "B", "name": "x", "ts": 1}]}', "holds no operator and no kernel"),
+        ('[{"ph": "X", "cat": "browser", "name": "x", "ts": 1, "dur": 1, "pid": 1, "tid": 1}]', "holds no operator"),
+        ('{"traceEvents": [7]}', "malformed"),
+        (
+            '{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "x", "ts": 1, "pid": 1, "tid": 1}]}',
+            "KeyError('dur')",
+        ),
+        ('[{"ph": "X", "cat": "cpu_op", "name": "x", "ts": "soon", "dur": 1, "pid": 1, "tid": 1}]', "malformed"),
+    ],
+)
+def test_what_is_no_trace_is_refused_with_the_files_name(tmp_path, content, phrase):
+    path = tmp_path / "strange.json"
+    path.write_text(content)
+    with pytest.raises(ValueError) as raised:
+        Timeline.from_chrome_trace(path)
+    assert "strange.json" in str(raised.value) and phrase in str(raised.value)
+
+
+def test_bytes_that_are_no_text_and_a_missing_file_are_refused(tmp_path):
+    path = tmp_path / "binary.json"
+    path.write_bytes(b"\x1f\x8b\xff\xfe")
+    with pytest.raises(ValueError, match=r"binary\.json is not a trace"):
+        Timeline.from_chrome_trace(path)
+    with pytest.raises(ValueError, match=r"cannot read the trace .*absent\.json"):
+        Timeline.from_chrome_trace(tmp_path / "absent.json")
+
+
+def test_record_sees_each_step_and_not_the_warmup(tmp_path):
+    calls = []
+    a, b = torch.randn(32, 32), torch.randn(32, 32)
+
+    def step():
+        calls.append(1)
+        with torch.profiler.record_function("product"):
+            a @ b
+
+    path = tmp_path / "kept.json"
+    timeline = record(step, steps=3, warmup=2, path=path)
+    assert len(calls) == 5
+    products = [s for s in timeline.spans if s.name == "aten::matmul"]
+    assert [s.scope for s in products] == ["product"] * 3
+    assert timeline.lanes[0] == "thread 1 (Python)"
+    if not torch.cuda.is_available():
+        assert timeline.lanes == ["thread 1 (Python)"]
+    assert all(s.duration_us > 0 and s.start_us >= 0 for s in timeline.spans)
+    assert Timeline.from_chrome_trace(path) == timeline
+    assert {s.name for s in Timeline.from_chrome_trace(path, nested=True).spans} >= {"aten::matmul", "aten::mm"}
+
+
+def test_record_refuses_what_it_cannot_do(tmp_path):
+    with pytest.raises(ValueError, match="steps is 0"):
+        record(lambda: None, steps=0)
+    with pytest.raises(ValueError, match="holds no operator"):
+        record(lambda: None)
+    with pytest.raises(ValueError, match="the folder .*absent does not exist"):
+        record(lambda: torch.ones(2) + 1, path=tmp_path / "absent" / "trace.json")
+
+
+def test_recording_writes_nothing_to_stderr():
+    code = (
+        "import torch; from tutorial_utils.timeline import record; print(len(record(lambda: torch.ones(2) + 1).spans))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stderr == ""
+    assert int(done.stdout) >= 2
+
+
+def test_plot_shows_every_lane_span_and_label(read):
+    timeline = read(event("aten::lstm", 0, 100), event("aten::add", 200, 50), event("aten::lstm", 20, 80, OTHER))
+    ax = timeline.plot(title="Two threads", color_by=lambda span: span.name)
+    assert ax.get_title(loc="left") + ax.get_title() == "Two threads"
+    assert ax.get_xlabel() == "time (µs)"
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["thread 1 (Python)", "thread 2"]
+    assert [len(bars.get_paths()) for bars in ax.collections] == [2, 1]
+    assert [t.get_text() for t in ax.figure.legends[0].get_texts()] == ["aten::lstm", "aten::add"]
+    assert len(ax.figure.axes) == 1
+    colours = ax.collections[0].get_facecolors()
+    assert tuple(colours[0]) != tuple(colours[1])
+    assert tuple(colours[0]) == tuple(ax.collections[1].get_facecolors()[0])
+
+
+def test_plot_uses_milliseconds_limits_and_scopes(read):
+    timeline = read(
+        event("forward", 0, 2500, cat="user_annotation"), event("aten::a", 0, 2500), event("aten::b", 9000, 1000)
+    )
+    ax = timeline.plot()
+    assert ax.get_xlabel() == "time (ms)" and ax.get_xlim() == pytest.approx((0, 10))
+    assert [t.get_text() for t in ax.figure.legends[0].get_texts()] == ["forward", "no scope"]
+    part = timeline.plot(limits_us=(0, 3000))
+    assert part.get_xlim() == pytest.approx((0, 3))
+    assert len(part.collections[0].get_paths()) == 1
+    with pytest.raises(ValueError, match="the start must lie before the end"):
+        timeline.plot(limits_us=(5, 5))
+
+
+def test_plot_has_at_most_eight_colours_and_names_the_rest_other():
+    spans = [Span(f"aten::op{i}", "thread 1", 10.0 * i, 9.0 - 0.1 * i, "operator") for i in range(11)]
+    ax = Timeline(spans, ["thread 1"]).plot(color_by=lambda span: span.name)
+    texts = [t.get_text() for t in ax.figure.legends[0].get_texts()]
+    assert texts == [f"aten::op{i}" for i in range(8)] + ["other"]
+    assert len({tuple(c) for c in ax.collections[0].get_facecolors()}) == 9
