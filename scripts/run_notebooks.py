@@ -103,7 +103,7 @@ def describe(nb: nbformat.NotebookNode, name: str) -> tuple[str, str]:
     """Return a notebook's title and the sentence in its first cell that says what it is for."""
     lines = [line.strip() for line in nb.cells[0].source.split("\n")] if nb.cells else []
     title = next((line.removeprefix("# ") for line in lines if line.startswith("# ")), name)
-    head = ("# ", "[![", "On your own machine")
+    head = ("# ", "[![", "{badges}", "On your own machine")
     text = "\n".join("" if line.startswith(head) else line for line in lines)
     return title, " ".join(text.strip().split("\n\n")[0].split())
 
