@@ -168,6 +168,7 @@ def check_02_1(refill_both: Callable[[Tensor, Tensor], Any], static_images: Tens
     expect_equal(
         "02.1", "static_targets", static_targets, targets, "The targets belong to the images: refill them, too."
     )
+    images, targets = images + 1, targets + 1  # others than the buffers hold, so that half a refill shows
     for batch in ((images[:10], targets[:10]), (images[:1], targets[:1]), (images, targets[:1]), (images[:1], targets)):
         before = [buffer.clone() for buffer in buffers]
         what = f"refill_both with {len(batch[0])} images and {len(batch[1])} targets"
@@ -200,3 +201,33 @@ def check_02_3(seen: set[str]) -> None:
     hint = "Ask of every line: does it write into the memory that the graph knows, or put other memory behind the name?"
     expect_equal("02.3", "seen", seen, {"b", "d", "f"}, hint)
     _passed("02.3", "These three write into the captured memory; a view shares it. The others leave it as it was.")
+
+
+# --- notebook 06 --------------------------------------------------------------------------------------------------
+
+
+def check_06_1(found: Any) -> None:
+    """`found` is what the proof says of a graph captured without a warm-up: a Difference at step 2."""
+    if found is None:
+        hint = "Pass the warm-up that does nothing: `train_by_replay(8, warm_up=no_warm_up)`."
+        _fail("06.1", "`found` is None: the proof saw no difference, so this run lost no momentum.", hint)
+    expect_filled("06.1", "found", found)
+    if not hasattr(found, "step"):
+        _fail("06.1", f"`found` is {_short(found)}.", "Store the whole answer of `first_difference`, not its step alone.")
+    hint = "Compare the first 8 steps of `reference` with `train_by_replay(8, warm_up=no_warm_up)`, without another fault."
+    expect_equal("06.1", "found.step", found.step, 2, hint)
+    _passed("06.1", "The first step needs no momentum, so it is right; from the second on, the momentum is lost.")
+
+
+def check_06_2(optimizer: torch.optim.Optimizer, repaired: Any) -> None:
+    """The optimizer is a fused SGD whose learning rate is a tensor, and the proof found no difference."""
+    group = optimizer.param_groups[0]
+    hint = "Write `lr=torch.tensor(0.01, device=device)`; a graph reads a tensor at every replay, a number only once."
+    if not isinstance(group["lr"], Tensor):
+        _fail("06.2", "The learning rate is still a Python number.", hint)
+    expect_equal("06.2", "lr", group["lr"], torch.tensor(0.01), "Keep the value: a float32 tensor without dimensions.")
+    if not group["fused"]:
+        _fail("06.2", "The learning rate is a tensor, but SGD is not fused.", "Add `fused=True`: only it reads a tensor.")
+    if repaired is not None:
+        _fail("06.2", f"The proof still finds a difference: {_short(repaired)}.", "Let both runs use this `make_model`.")
+    _passed("06.2", "The scheduler writes into the tensor, the graph reads it, and no bit differs.")
