@@ -30,21 +30,14 @@ import threading
 import time
 import warnings
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensorMode,
-    UnsupportedOperatorException,
-)
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+
+from . import recording
+from .recording import Operation, refuse_in_capture
 
 __all__ = [
     "CUDAGraph",
@@ -62,26 +55,11 @@ __all__ = [
     "synchronize",
 ]
 
-_NOT_PERMITTED = "CUDA error: operation not permitted when stream is capturing"
-_PREVIOUS_ERROR = "CUDA error: operation failed due to a previous error during capture"
 _UNJOINED = "CUDA error: capturing stream has unjoined work"
 _UNCAPTURED = "CUDA error: dependency created on uncaptured work in another stream"
-_PAGEABLE = (
-    "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned. "
-    "Please use tensor.pin_memory() or allocate the tensor with pin_memory=True."
-)
 _EMPTY = (
     "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream."
 )
-
-_aten = torch.ops.aten
-# They allocate and launch nothing, so that they leave no operation in a recording.
-_ALLOCATIONS = {_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _aten.new_empty_strided}
-_INDEX_WRITES = {_aten.index_put, _aten.index_put_, _aten._index_put_impl_, _aten._unsafe_index_put}
-# The size of its workspace is known to oneDNN alone: FakeTensor predicts an empty one.
-_METADATA_BY_RUNNING = {_aten.mkldnn_rnn_layer.default}
-_HOST_READS = {"tolist", "numpy", "__array__", "cpu", "__repr__", "__format__"}
-_FROM_HOST = {"tensor", "as_tensor", "asarray", "new_tensor"}
 
 
 def is_available() -> bool:
@@ -132,14 +110,12 @@ class Stream:
         Raises:
             torch.AcceleratorError: this stream is being captured and `event` was recorded outside of the capture.
         """
-        capture = _capture
+        capture = recording.active
         if capture is None or event._time is None:
             return
         if event._capture is capture:
-            mine = capture.seen.setdefault(self.stream_id, {})
-            for stream_id, count in event._seen.items():
-                mine[stream_id] = max(count, mine.get(stream_id, 0))
-        elif capture.includes(self):
+            capture.join(self.stream_id, event._seen)
+        elif capture.includes(self.stream_id):
             capture.refuse(_UNCAPTURED)
 
     def record_event(self, event: Event | None = None) -> Event:
@@ -150,7 +126,7 @@ class Stream:
 
     def query(self) -> bool:
         """Return True: work on the CPU is complete when its call returns."""
-        _refuse_in_capture()
+        refuse_in_capture()
         return True
 
     def synchronize(self) -> None:
@@ -159,7 +135,7 @@ class Stream:
         Raises:
             torch.AcceleratorError: a capture is underway.
         """
-        _refuse_in_capture()
+        refuse_in_capture()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and other.stream_id == self.stream_id
@@ -183,16 +159,17 @@ class Event:
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, **kwargs: Any):
         self._enable_timing = enable_timing
         self._time: float | None = None
-        self._capture: _Capture | None = None
+        self._capture: recording.Capture | None = None
         self._seen: dict[int, int] = {}
 
     def record(self, stream: Stream | None = None) -> None:
         """Record the event in `stream` (the current one if None)."""
         stream = current_stream() if stream is None else stream
         self._time = time.perf_counter()
-        captured = _capture is not None and _capture.includes(stream)
-        self._capture = _capture if captured else None
-        self._seen = dict(_capture.seen[stream.stream_id]) if captured else {}
+        capture = recording.active
+        captured = capture is not None and capture.includes(stream.stream_id)
+        self._capture = capture if captured else None
+        self._seen = dict(capture.seen[stream.stream_id]) if captured else {}
 
     def wait(self, stream: Stream | None = None) -> None:
         """Make all future work of `stream` (the current one if None) wait for this event."""
@@ -200,7 +177,7 @@ class Event:
 
     def query(self) -> bool:
         """Return True: work on the CPU is complete when its call returns."""
-        _refuse_in_capture()
+        refuse_in_capture()
         return True
 
     def synchronize(self) -> None:
@@ -209,7 +186,7 @@ class Event:
         Raises:
             torch.AcceleratorError: a capture is underway.
         """
-        _refuse_in_capture()
+        refuse_in_capture()
 
     def elapsed_time(self, end_event: Event) -> float:
         """Return the time from this event to `end_event` in milliseconds.
@@ -271,219 +248,15 @@ def synchronize(device: Any = None) -> None:
     Raises:
         torch.AcceleratorError: a capture is underway.
     """
-    _refuse_in_capture()
+    refuse_in_capture()
 
 
-# --- capture ------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Operation:
-    """One recorded operation. Only the stand-in has these; ``graph.operations`` lists them.
-
-    Attributes:
-        name: the ATen overload, for example ``aten.addmm.default``.
-        stream: 0 for the stream on which the capture began, 1, 2, ... for those forked from it, in order.
-        inputs: numbers of the storages that it reads; a storage keeps its number over the whole recording.
-        outputs: numbers of the storages that it writes.
-        shape: the sizes of its first result, or None where it has no result of its own.
-    """
-
-    name: str
-    stream: int
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    shape: tuple[int, ...] | None
-    _func: Any = field(repr=False)
-    _args: tuple = field(repr=False)
-    _kwargs: dict = field(repr=False)
-    _results: list = field(repr=False)
-    _grad_enabled: bool = field(repr=False)
-
-    def run(self) -> None:
-        """Execute the operation on the recorded storages."""
-        torch._C._set_grad_enabled(self._grad_enabled)
-        fresh = self._func(*self._args, **self._kwargs)
-        if not self._results:
-            return
-        for result, value in zip(self._results, tree_leaves(fresh), strict=True):
-            if result is None or not isinstance(value, Tensor):
-                continue
-            if result.shape != value.shape:
-                raise NotImplementedError(
-                    f"{self.name} returned shape {tuple(value.shape)} where the capture foresaw {tuple(result.shape)}: "
-                    "the stand-in cannot replay operations whose result's shape depends on data."
-                )
-            result.copy_(value)
-
-
-class _Capture:
-    """The state of the one capture underway."""
-
-    def __init__(self, graph: CUDAGraph) -> None:
-        self.graph = graph
-        self.stream = current_stream()
-        self.thread = threading.get_ident()
-        self.broken = False
-        # Vector clocks: for each captured stream, how many operations of each stream it has waited for.
-        self.seen: dict[int, dict[int, int]] = {self.stream.stream_id: {}}
-        self.storages: dict[int, int] = {}
-        self.operations: list[Operation] = []
-        self.seed = torch.initial_seed()
-        self.rng_state = torch.get_rng_state()
-        self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
-
-    def includes(self, stream: Stream) -> bool:
-        return stream.stream_id in self.seen
-
-    def refuse(self, message: str = _NOT_PERMITTED) -> NoReturn:
-        """Break the capture and raise at the offending line, as the driver does."""
-        first, self.broken = not self.broken, True
-        raise torch.AcceleratorError(message if first else _PREVIOUS_ERROR)
-
-    def unjoined(self) -> bool:
-        origin = self.seen[self.stream.stream_id]
-        return any(seen.get(s, 0) > origin.get(s, 0) for s, seen in self.seen.items() if s != self.stream.stream_id)
-
-    def dispatch(self, mode: TorchDispatchMode, func: Any, args: tuple, kwargs: dict) -> Any:
-        if threading.get_ident() != self.thread:
-            self.broken = True
-            raise NotImplementedError(f"{func} came from another thread (a scripted fork?): it cannot be recorded.")
-        if not self.includes(current_stream()):
-            return func(*args, **kwargs)  # not part of the capture: it runs at once, as on a GPU
-        if self.broken:
-            self.refuse()
-        if func._can_decompose():  # composite operations arrive whole in inference mode
-            with mode:
-                return func.decompose(*args, **kwargs)
-        schema = func._schema
-        is_view = not schema.is_mutable and any(r.alias_info is not None for r in schema.returns)
-        if is_view or torch.Tag.inplace_view in func.tags:
-            return func(*args, **kwargs)  # changes metadata alone
-        return self.record(func, args, kwargs)
-
-    def record(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        self.refuse_masked_write(func, args)
-        predicted = self.predict(func, args, kwargs)
-        written = {a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
-        named = dict(zip((a.name for a in func._schema.arguments), args)) | kwargs
-        fresh: list[Tensor | None] = []
-
-        def allocate(value: Any) -> Any:
-            if not isinstance(value, Tensor):
-                fresh.append(None)
-                return value
-            if value.layout is not torch.strided:
-                raise NotImplementedError(f"{func} returns a {value.layout} tensor: the stand-in records dense ones only.")
-            result = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype)
-            result.fill_(float("nan") if value.dtype.is_floating_point or value.dtype.is_complex else 0)
-            fresh.append(result.detach())  # an alias: `x.data = ...` on the result must not reach the recording
-            return result
-
-        if written and len(func._schema.returns) <= 1:
-            result = named[func._schema.returns[0].name or next(iter(written))] if func._schema.returns else None
-            if func._schema.returns and func._schema.returns[0].alias_info is None:
-                result = tree_map(allocate, predicted)
-        elif written and any(r.alias_info is not None for r in func._schema.returns):
-            by_alias = {frozenset(a.alias_info.before_set): a.name for a in func._schema.arguments if a.name in written}
-            result = tuple(
-                tree_map(allocate, value) if r.alias_info is None else named[by_alias[frozenset(r.alias_info.before_set)]]
-                for r, value in zip(func._schema.returns, predicted)
-            )
-        else:
-            result = tree_map(allocate, predicted)
-        if func.overloadpacket not in _ALLOCATIONS:
-            self.append(func, args, kwargs, fresh, [named[name] for name in written if name in named])
-        else:
-            self.graph._keep_alive.extend(fresh)
-        return result
-
-    def append(self, func: Any, args: tuple, kwargs: dict, fresh: list, written: list) -> None:
-        def number(values: Any) -> tuple[int, ...]:
-            keys = (t.untyped_storage()._cdata for t in tree_leaves(values) if isinstance(t, Tensor))
-            return tuple(dict.fromkeys(self.storages.setdefault(key, len(self.storages)) for key in keys))
-
-        stream_id = current_stream().stream_id
-        clock = self.seen[stream_id]
-        clock[stream_id] = clock.get(stream_id, 0) + 1
-        args, kwargs = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
-        results = [t for t in fresh if t is not None]
-        self.operations.append(
-            Operation(
-                name=str(func),
-                stream=list(self.seen).index(stream_id),
-                inputs=number((args, kwargs)),
-                outputs=number((results, written)),
-                shape=tuple(results[0].shape) if results else None,
-                _func=func,
-                _args=args,
-                _kwargs=kwargs,
-                _results=fresh if results else [],
-                _grad_enabled=torch.is_grad_enabled(),
-            )
-        )
-
-    def predict(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        """Return `func`'s result as metadata; raise what it would raise for these arguments."""
-        if func in _METADATA_BY_RUNNING:
-            return func(*args, **kwargs)
-        try:
-            with self.fake_mode:
-                fake = tree_map_only(Tensor, lambda t: self.fake_mode.from_tensor(t.detach()), (args, kwargs))
-                return func(*fake[0], **fake[1])
-        except (DataDependentOutputException, DynamicOutputShapeException):
-            self.refuse()
-        except (UnsupportedOperatorException, NotImplementedError) as error:
-            if func._schema.is_mutable and all(r.alias_info is not None for r in func._schema.returns):
-                return None  # it only mutates its arguments: there is nothing to foresee
-            raise NotImplementedError(f"{func} cannot be recorded by the CPU stand-in: {error}") from error
-
-    def refuse_masked_write(self, func: Any, args: tuple) -> None:
-        """`x[mask] = number` is a masked fill on a GPU; with a tensor on the right it must count the mask on the host."""
-        if func.overloadpacket not in _INDEX_WRITES:
-            return
-        indices = [i for i in args[1] if i is not None]
-        if any(i.dtype in (torch.bool, torch.uint8) for i in indices) and (len(indices) > 1 or args[2].numel() != 1):
-            self.refuse()
-
-
-_capture: _Capture | None = None
-
-
-def _refuse_in_capture() -> None:
-    if _capture is not None:
-        _capture.refuse()
-
-
-class _Recorder(TorchDispatchMode):
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
-        return func(*args, **(kwargs or {})) if _capture is None else _capture.dispatch(self, func, args, kwargs or {})
-
-
-class _HostReads(TorchFunctionMode):
-    def __torch_function__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if name in _HOST_READS and args and isinstance(args[0], Tensor):
-            _refuse_in_capture()
-        if name in _FROM_HOST and (name == "new_tensor" or kwargs.get("device") is not None):
-            if not isinstance(args[-1] if args else None, Tensor):
-                raise RuntimeError(_PAGEABLE)
-        return func(*args, **kwargs)
-
-
-def _check_optimizer(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
-    """Raise what ``Optimizer._cuda_graph_capture_health_check`` raises on a GPU."""
-    if not all(group.get("capturable", True) for group in optimizer.param_groups):
-        raise RuntimeError(
-            f"Attempting CUDA graph capture of step() for an instance of {type(optimizer).__name__} "
-            "but param_groups' capturable is False."
-        )
+# --- capture and replay -----------------------------------------------------------------------------------------------
 
 
 def is_current_stream_capturing() -> bool:
     """Return True if a capture is underway on the current stream."""
-    return _capture is not None and _capture.includes(current_stream())
+    return recording.active is not None and recording.active.includes(current_stream().stream_id)
 
 
 _pool_ids = itertools.count(1)
@@ -507,7 +280,7 @@ class CUDAGraph:
 
     def _reset(self) -> None:
         self._operations: list[Operation] | None = None
-        self._keep_alive: list[Tensor | None] = []
+        self._allocated: list[Tensor] = []
         self._pool: tuple[int, int] | None = None
         self._exit_stack: ExitStack | None = None
 
@@ -524,11 +297,9 @@ class CUDAGraph:
                 `capture_error_mode` is unknown.
             torch.AcceleratorError: another capture is underway.
         """
-        global _capture
         if capture_error_mode not in ("global", "thread_local", "relaxed"):
             raise RuntimeError(
-                "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, "
-                f"got {capture_error_mode}"
+                f"Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got {capture_error_mode}"
             )
         if self._operations is not None:
             raise RuntimeError(
@@ -539,13 +310,13 @@ class CUDAGraph:
                 "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay "
                 "them on the default stream.)"
             )
-        _refuse_in_capture()
+        refuse_in_capture()
         self._pool = graph_pool_handle() if pool is None else pool
         self._exit_stack = ExitStack()
-        _capture = _Capture(self)
-        self._exit_stack.enter_context(_Recorder())
-        self._exit_stack.enter_context(_HostReads())
-        self._exit_stack.callback(register_optimizer_step_pre_hook(_check_optimizer).remove)
+        recording.active = recording.Capture(current_stream().stream_id, lambda: current_stream().stream_id)
+        self._exit_stack.enter_context(recording.Recorder())
+        self._exit_stack.enter_context(recording.HostReads())
+        self._exit_stack.callback(register_optimizer_step_pre_hook(recording.check_optimizer).remove)
 
     def capture_end(self) -> None:
         """End the recording.
@@ -554,15 +325,15 @@ class CUDAGraph:
             torch.AcceleratorError: an operation was refused during the capture, or a forked stream was not joined.
             RuntimeError: the random generator was seeded anew during the capture.
         """
-        global _capture
-        if _capture is None or self._exit_stack is None:
-            raise torch.AcceleratorError("CUDA error: operation failed: capture_end without a capture underway")
-        capture, _capture = _capture, None
+        capture = recording.active
+        if capture is None or self._exit_stack is None:
+            raise RuntimeError("Called CUDAGraph::capture_end without a preceding capture_begin.")
+        recording.active = None
         self._exit_stack.close()
         self._exit_stack = None
         if capture.broken:
-            raise torch.AcceleratorError(_PREVIOUS_ERROR)
-        if capture.unjoined():
+            raise torch.AcceleratorError(recording.PREVIOUS_ERROR)
+        if capture.has_unjoined_work():
             raise torch.AcceleratorError(_UNJOINED)
         if torch.initial_seed() != capture.seed:
             torch.manual_seed(capture.seed)
@@ -571,7 +342,7 @@ class CUDAGraph:
                 "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same "
                 "as the original seed."
             )
-        self._operations = capture.operations
+        self._operations, self._allocated = capture.operations, capture.allocated
         if not capture.operations:
             warnings.warn(_EMPTY, UserWarning, stacklevel=2)
 
@@ -585,11 +356,15 @@ class CUDAGraph:
         Raises:
             RuntimeError: nothing was captured, the graph was reset, or a capture is underway.
         """
-        if _capture is not None:
+        if recording.active is not None:
             raise RuntimeError("Cannot prepare for replay during capturing stage.")
         self._require_recording("replay")
         grad_enabled = torch.is_grad_enabled()
-        with torch._C._DisableTorchDispatch(), torch._C._DisableAutocast(), torch._C._AutoDispatchBelowADInplaceOrView():
+        with (
+            torch._C._DisableTorchDispatch(),
+            torch._C._DisableAutocast(),
+            torch._C._AutoDispatchBelowADInplaceOrView(),
+        ):
             try:
                 for operation in self._operations:
                     operation.run()
