@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tutorial_utils import cuda, device
+
 
 class NotYet(AssertionError):
     """An exercise whose answer is not right yet. The message says what is wrong and gives a hint."""
@@ -203,6 +205,38 @@ def check_02_3(seen: set[str]) -> None:
     _passed("02.3", "These three write into the captured memory; a view shares it. The others leave it as it was.")
 
 
+# --- 03 · Warm-up -------------------------------------------------------------------------------------------------
+
+
+def check_03_1(restore: Callable[[torch.nn.Module, torch.optim.Optimizer, dict[str, Tensor]], Any]) -> None:
+    """`restore` writes the snapshot into the net and zeros into the momentum, and moves no tensor."""
+    expect_callable("03.1", "restore", restore)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.5)
+    snapshot = {name: value.clone() for name, value in net.state_dict().items()}
+    net(torch.randn(8, 4)).square().sum().backward()
+    optimizer.step()
+    old = {name: value.detach() for name, value in net.state_dict().items()}
+    momentum = [optimizer.state[p]["momentum_buffer"] for p in net.parameters()]
+    restore(net, optimizer, {name: value.clone() for name, value in snapshot.items()})
+    for name, value in net.state_dict().items():
+        expect_equal("03.1", name, value, snapshot[name], "Restore all of `state_dict()`: it holds parameters and buffers.")
+        expect_same_storage("03.1", name, value, old[name], "`net.load_state_dict(snapshot)` copies, without `assign`.")
+    for parameter, buffer in zip(net.parameters(), momentum, strict=True):
+        if optimizer.state.get(parameter, {}).get("momentum_buffer") is not buffer:
+            _fail("03.1", "A momentum buffer is gone or was replaced.", "Write zeros into the buffer: `.zero_()`.")
+        expect_equal("03.1", "momentum", buffer, torch.zeros_like(buffer), "Every entry of `optimizer.state` has one.")
+    _passed("03.1", "Weights, running statistics and momentum are restored, and nothing has moved.")
+
+
+def check_03_2(warm_ups_needed: int) -> None:
+    """The mean is created by the third step, so that the fourth is the first that a replay may repeat."""
+    expect_filled("03.2", "warm_ups_needed", warm_ups_needed)
+    hint = "Which branch of `update` would a capture after that many steps record, and what would a replay of it do?"
+    expect_equal("03.2", "warm_ups_needed", warm_ups_needed, 3, hint)
+    _passed("03.2", "The third step creates the mean; a capture must come after it, and records the branch that updates.")
+
+
 # --- notebook 06 --------------------------------------------------------------------------------------------------
 
 
@@ -231,3 +265,42 @@ def check_06_2(optimizer: torch.optim.Optimizer, repaired: Any) -> None:
     if repaired is not None:
         _fail("06.2", f"The proof still finds a difference: {_short(repaired)}.", "Let both runs use this `make_model`.")
     _passed("06.2", "The scheduler writes into the tensor, the graph reads it, and no bit differs.")
+
+
+# --- notebook 05 --------------------------------------------------------------------------------------------------
+
+
+def check_05_1(replay_all: Callable[..., Any]) -> None:
+    """`replay_all` keeps the results of five replays of a graph that doubles its input."""
+    expect_callable("05.1", "replay_all", replay_all)
+    static_input = torch.zeros(3, device=device)
+    inputs = [torch.full_like(static_input, float(k)) for k in range(1, 6)]
+    doubling = cuda.CUDAGraph()
+    with cuda.graph(doubling):
+        static_result = static_input * 2
+    results = replay_all(doubling, static_input, static_result, inputs)
+    expect_tensor("05.1", "the returned value", results, (5, 3), torch.float32)
+    hint = "Refill, replay, then clone: each replay overwrites the one static result."
+    expect_equal("05.1", "the returned tensor", results, torch.stack(inputs) * 2, hint)
+    _passed("05.1", "Every result was copied before the next replay overwrote it.")
+
+
+def check_05_2(
+    prediction_graph: Any, static_test_images: Tensor, static_predictions: Any, net: torch.nn.Module
+) -> None:
+    """The graph predicts as `net` does in evaluation mode, before and after the weights change in place."""
+    expect_tensor("05.2", "static_predictions", static_predictions, (len(static_test_images),), torch.int64)
+    if not net.training:
+        _fail("05.2", "`net` is in evaluation mode.", "Call `net.train()` after the capture: the graph keeps its mode.")
+    bias = next(module.bias for module in reversed(list(net.modules())) if isinstance(module, torch.nn.Linear))
+    weights = bias.detach().clone()
+    with torch.no_grad():
+        for shift in (0.0, 5.0):
+            bias[3] += shift  # class 3 becomes much more likely
+            prediction_graph.replay()
+            expected, got = net.eval()(static_test_images).argmax(dim=1), static_predictions.clone()
+            net.train()
+            bias.copy_(weights)
+            hint = "Capture in evaluation mode, with `net` itself and `static_test_images` itself, not with copies."
+            expect_equal("05.2", "static_predictions", got, expected, hint)
+    _passed("05.2", "It predicts without dropout, and follows the weights that training changes in place.")
