@@ -102,7 +102,7 @@ def test_curves_take_common_x_values_and_refuse_what_does_not_fit():
 def test_bars_show_values_whiskers_and_what_was_recorded_elsewhere():
     measured = Measurement("eager", [1000.0, 2000.0, 3000.0], "cpu", 1, 1)
     ax = plots.bars(
-        {"eager": measured, "graph": (1.0, 0.5, 1.5), "graph, H200": 0.12},
+        {"eager": measured, "graph": (1.0, 0.5, 1.75), "graph, H200": 0.12},
         unit="ms",
         xlabel="time of a step (ms)",
         title="One step",
@@ -115,7 +115,7 @@ def test_bars_show_values_whiskers_and_what_was_recorded_elsewhere():
     assert [bar.get_hatch() for bar in ax.patches] == ["", "", "///"]
     assert legend(ax) == ["this machine", "recorded on an H200"]
     whiskers = [c.get_segments()[0][:, 0].tolist() for c in ax.collections]
-    assert whiskers == [pytest.approx([1.5, 2.5]), pytest.approx([0.5, 1.5])]
+    assert whiskers == [pytest.approx([1.5, 2.5]), pytest.approx([0.5, 1.75])]
     assert ax.yaxis_inverted() and ax.get_xlim()[0] == 0
 
 
@@ -170,6 +170,19 @@ def test_a_recording_is_drawn_box_by_box_with_its_dependences():
     assert len(boxes(ax)) == 4
     assert len(arrows(ax)) == 2  # 1 to 2 and 3 to 4; what lies further away is a number
     assert "depends on" in ax.get_xlabel() and title(ax) == "Four operations"
+
+
+def test_a_reader_depends_on_the_last_writer_only():
+    ax = plots.graph_diagram(
+        [
+            operation("aten::fill_", [], ["buffer"]),
+            operation("aten::mul_", ["buffer"], ["buffer"]),
+            operation("aten::ones", [], ["other"]),
+            operation("aten::sum", ["buffer"], ["total"]),
+        ]
+    )
+    assert [text.get_text() for text in ax.texts] == ["1 fill_", "2 mul_", "3 ones", "2 →", "4 sum"]
+    assert len(arrows(ax)) == 1
 
 
 def test_groups_colour_the_boxes_and_name_their_counts():
