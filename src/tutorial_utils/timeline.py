@@ -166,7 +166,9 @@ class Timeline:
         cost: dict[str, float] = {}
         for span, label in shown:
             cost[label] = cost.get(label, 0.0) + span.duration_us
-        colours = dict(zip(sorted(cost, key=cost.__getitem__, reverse=True), PALETTE, strict=False))
+        top = sorted(cost, key=cost.__getitem__, reverse=True)[: len(PALETTE)]
+        # In order of appearance, so that a label keeps its colour from one run to the next.
+        colours = dict(zip((label for label in cost if label in top), PALETTE, strict=False))
         unit, scale = ("ms", 1e-3) if end - start >= 2000 else ("µs", 1.0)
         ax = new_axes(ax, 9, 1.5 + 0.5 * len(self.lanes))
         for row, lane in enumerate(self.lanes):
