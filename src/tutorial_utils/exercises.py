@@ -247,8 +247,8 @@ def check_06_1(found: Any) -> None:
         _fail("06.1", "`found` is None: the proof saw no difference, so this run lost no momentum.", hint)
     expect_filled("06.1", "found", found)
     if not hasattr(found, "step"):
-        _fail("06.1", f"`found` is {_short(found)}.", "Store the whole answer of `first_difference`, not its step alone.")
-    hint = "Compare the first 8 steps of `reference` with `train_by_replay(8, warm_up=no_warm_up)`, without another fault."
+        _fail("06.1", f"`found` is {_short(found)}.", "Store the whole answer of `first_difference`, not a part.")
+    hint = "Compare `first_eight` with `train_by_replay(8, warm_up=no_warm_up)`, without another fault."
     expect_equal("06.1", "found.step", found.step, 2, hint)
     _passed("06.1", "The first step needs no momentum, so it is right; from the second on, the momentum is lost.")
 
@@ -261,9 +261,9 @@ def check_06_2(optimizer: torch.optim.Optimizer, repaired: Any) -> None:
         _fail("06.2", "The learning rate is still a Python number.", hint)
     expect_equal("06.2", "lr", group["lr"], torch.tensor(0.01), "Keep the value: a float32 tensor without dimensions.")
     if not group["fused"]:
-        _fail("06.2", "The learning rate is a tensor, but SGD is not fused.", "Add `fused=True`: only it reads a tensor.")
+        _fail("06.2", "The learning rate is a tensor, but SGD is not fused.", "Add `fused=True`.")
     if repaired is not None:
-        _fail("06.2", f"The proof still finds a difference: {_short(repaired)}.", "Let both runs use this `make_model`.")
+        _fail("06.2", f"The proof still finds a difference: {_short(repaired)}.", "Let both runs use `make_model`.")
     _passed("06.2", "The scheduler writes into the tensor, the graph reads it, and no bit differs.")
 
 
@@ -304,3 +304,31 @@ def check_05_2(
             hint = "Capture in evaluation mode, with `net` itself and `static_test_images` itself, not with copies."
             expect_equal("05.2", "static_predictions", got, expected, hint)
     _passed("05.2", "It predicts without dropout, and follows the weights that training changes in place.")
+
+
+# --- notebook 04 --------------------------------------------------------------------------------------------------
+
+
+def check_04_1(at_each_replay: Any) -> None:
+    """`at_each_replay` holds the letters of the lines that are operations on the device."""
+    hint = "A replay runs the recorded operations on tensors, and no Python: no number, branch, list or print."
+    expect_equal("04.1", "at_each_replay", at_each_replay, {"b", "c", "f"}, hint)
+    _passed("04.1", "Operations on tensors are replayed; counters, branches, lists and prints were Python's, once.")
+
+
+def check_04_2(capture_scaling: Callable[[Tensor], Any]) -> None:
+    """`capture_scaling` captures a product whose factor is read at each replay."""
+    expect_callable("04.2", "capture_scaling", capture_scaling)
+    static_x = torch.arange(1.0, 6.0, device=device)
+    returned = capture_scaling(static_x)
+    if not isinstance(returned, tuple) or len(returned) != 3:
+        _fail("04.2", "`capture_scaling` should return three things.", "`return graph, factor, scaled`")
+    graph, factor, scaled = returned
+    expect_tensor("04.2", "factor", factor, (), torch.float32)
+    expect_tensor("04.2", "the static result", scaled, (5,), torch.float32)
+    for value in (7.0, -2.0):
+        factor.fill_(value)
+        graph.replay()
+        hint = "Multiply by the tensor itself: `.item()` or a Python number would be burnt in."
+        expect_equal("04.2", "the static result", scaled, static_x * value, hint)
+    _passed("04.2", "The factor is read from its address at each replay, so it can change in place.")
