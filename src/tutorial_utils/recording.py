@@ -28,6 +28,7 @@ PAGEABLE = (
     "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned. "
     "Please use tensor.pin_memory() or allocate the tensor with pin_memory=True."
 )
+NUMPY = "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
 
 _aten = torch.ops.aten
 # They allocate and launch nothing, so that they leave no operation in a recording.
@@ -36,7 +37,9 @@ _INDEX_WRITES = {_aten.index_put, _aten.index_put_, _aten._index_put_impl_, _ate
 # The size of its workspace is known to oneDNN alone: FakeTensor predicts an empty one.
 _METADATA_BY_RUNNING = {_aten.mkldnn_rnn_layer.default}
 # Host reads that dispatch no ATen operation on the CPU, and constructors that read Python data.
-_HOST_READS = {"tolist", "numpy", "__array__", "cpu", "__repr__", "__format__"}
+_HOST_READS = {"__repr__", "__format__"}
+_HOST_COPIES = {"cpu", "tolist"}
+_NUMPY = {"numpy", "__array__"}
 _FROM_HOST = {"tensor", "as_tensor", "asarray", "new_tensor"}
 
 
@@ -263,8 +266,13 @@ class HostReads(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name in _HOST_READS and args and isinstance(args[0], Tensor):
-            refuse_in_capture()
+        if args and isinstance(args[0], Tensor):
+            if name in _HOST_READS:
+                refuse_in_capture()
+            if name in _HOST_COPIES:
+                raise RuntimeError(PAGEABLE)
+            if name in _NUMPY:
+                raise TypeError(NUMPY)
         if name in _FROM_HOST and (name == "new_tensor" or kwargs.get("device") is not None):
             if not isinstance(args[-1] if args else None, Tensor):
                 raise RuntimeError(PAGEABLE)
