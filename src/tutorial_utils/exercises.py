@@ -332,3 +332,42 @@ def check_04_2(capture_scaling: Callable[[Tensor], Any]) -> None:
         hint = "Multiply by the tensor itself: `.item()` or a Python number would be burnt in."
         expect_equal("04.2", "the static result", scaled, static_x * value, hint)
     _passed("04.2", "The factor is read from its address at each replay, so it can change in place.")
+
+
+# --- notebook 01 --------------------------------------------------------------------------------------------------
+
+
+def check_01_1(largest_gain: Callable[[float, float], float]) -> None:
+    """`largest_gain(host_us, kernel_us)` is max(host, kernel) / kernel."""
+    expect_callable("01.1", "largest_gain", largest_gain)
+    for host_us, kernel_us, gain in ((2000.0, 200.0, 10.0), (300.0, 300.0, 1.0), (100.0, 400.0, 1.0)):
+        name = f"largest_gain({host_us:g}, {kernel_us:g})"
+        hint = "Before, the step takes the larger of the two times; afterwards, it takes the kernels' time."
+        expect_equal("01.1", name, largest_gain(host_us, kernel_us), gain, hint, tolerance=1e-6)
+    _passed("01.1", "The gain is large where the host is the limit, and 1 where the kernels are.")
+
+
+class _CountedReads(Tensor):
+    """A tensor that counts how often the host reads a value that depends on it."""
+
+    reads = 0
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.reads += getattr(func, "__name__", "") in {"item", "tolist", "__float__", "__bool__", "cpu", "numpy"}
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def check_01_2(mean_loss: Callable[[Callable[[], Tensor], int], float]) -> None:
+    """`mean_loss(step, steps)` returns the mean as a number, calls step as often as told, and reads once."""
+    expect_callable("01.2", "mean_loss", mean_loss)
+    losses = iter([3.0, 2.0, 1.0, 0.5])
+    _CountedReads.reads = 0
+    mean = mean_loss(lambda: torch.tensor(next(losses), requires_grad=True).as_subclass(_CountedReads), 4)
+    if isinstance(mean, Tensor):
+        _fail("01.2", "It returns a tensor.", "Call `.item()` once, on the mean, after the loop.")
+    expect_equal("01.2", "mean_loss(step, 4)", mean, 1.625, "Add up the losses, divide by `steps`.", tolerance=1e-6)
+    if _CountedReads.reads != 1:
+        hint = "Add up tensors in the loop, for example `total += step().detach()`; call `.item()` after it."
+        _fail("01.2", f"The mean is right, but the host read from the device {_CountedReads.reads} times.", hint)
+    _passed("01.2", "The same mean, and the host waits once.")
