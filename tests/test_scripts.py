@@ -204,6 +204,15 @@ def test_repository_agrees_with_its_address() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_readme_lists_every_notebook_with_its_minutes() -> None:
+    rows = re.findall(r"^\| \[.*\]\(notebooks/(\S+)\) \|.*\| (\d+) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    minutes = {}
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        time = re.search(r"\*\*Time\*\*\D*(\d+) minutes", nbformat.read(path, as_version=4).cells[0].source)
+        minutes[path.name] = time and time[1]
+    assert dict(rows) == minutes
+
+
 # The set-up cell, run as a learner's machine would, with stubs for what it imports
 
 
