@@ -220,7 +220,7 @@ def check_03_1(restore: Callable[[torch.nn.Module, torch.optim.Optimizer, dict[s
     momentum = [optimizer.state[p]["momentum_buffer"] for p in net.parameters()]
     restore(net, optimizer, {name: value.clone() for name, value in snapshot.items()})
     for name, value in net.state_dict().items():
-        expect_equal("03.1", name, value, snapshot[name], "Restore all of `state_dict()`: it holds parameters and buffers.")
+        expect_equal("03.1", name, value, snapshot[name], "Restore all of `state_dict()`, parameters and buffers.")
         expect_same_storage("03.1", name, value, old[name], "`net.load_state_dict(snapshot)` copies, without `assign`.")
     for parameter, buffer in zip(net.parameters(), momentum, strict=True):
         if optimizer.state.get(parameter, {}).get("momentum_buffer") is not buffer:
@@ -234,7 +234,7 @@ def check_03_2(warm_ups_needed: int) -> None:
     expect_filled("03.2", "warm_ups_needed", warm_ups_needed)
     hint = "Which branch of `update` would a capture after that many steps record, and what would a replay of it do?"
     expect_equal("03.2", "warm_ups_needed", warm_ups_needed, 3, hint)
-    _passed("03.2", "The third step creates the mean; a capture must come after it, and records the branch that updates.")
+    _passed("03.2", "The third step creates the mean; only a capture after it records the branch that updates.")
 
 
 # --- notebook 06 --------------------------------------------------------------------------------------------------
