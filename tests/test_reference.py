@@ -129,6 +129,6 @@ def test_recorded_results_with_one_entry_altered_are_refused(name: str, key: str
     for entry in reference.load(name)["measurements"]:
         data = dict(reference.load(name))
         value = data["measurements"][entry][key]
-        data["measurements"][entry][key] = value * 1.01 if isinstance(value, float) else value[1:]
+        data["measurements"][entry][key] = value * 1.01 if isinstance(value, float) else value[:0]
         with pytest.raises(reference.SchemaError, match=f"measurements.{entry}.{key}|measurements.{entry}.q1"):
             reference.validate(data)

@@ -39,6 +39,7 @@ from tutorial_utils.timeline import Span, record
 
 # As in the LibTorch MNIST example, but for the seed.
 SEED, BATCH, TEST_BATCH, WARM_UP, LOSS_EVERY, LEARNING_RATE, MOMENTUM = 1, 64, 1000, 7, 10, 0.01, 0.5
+COMPILE: dict[str, Any] = {}  # further arguments of the torch.compile in "compile_and_capture"
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ON_GPU = DEVICE.type == "cuda"
 ON_CPU_TOO = ("step_eager", "step_eager_fused", "epochs_eager")
@@ -89,7 +90,8 @@ class Trainer:
         def forward_and_loss(images: Tensor, labels: Tensor) -> Tensor:
             return F.nll_loss(network(images), labels)
 
-        self.forward_and_loss = torch.compile(forward_and_loss) if form == "compile_and_capture" else forward_and_loss
+        compiled = form == "compile_and_capture"
+        self.forward_and_loss = torch.compile(forward_and_loss, **COMPILE) if compiled else forward_and_loss
         if prepared:
             self.prepare()
 
@@ -416,7 +418,7 @@ def describe(plan: Plan) -> Entry:
         versions["cudnn"] = torch.backends.cudnn.version()
     cudnn = torch.backends.cudnn
     settings = {
-        "plan": asdict(plan), "batch": BATCH, "warm_up": WARM_UP, "seed": SEED, "dtype": "float32",
+        "plan": asdict(plan), "batch": BATCH, "warm_up": WARM_UP, "seed": SEED, "dtype": "float32", "compile": COMPILE,
         "optimizer": f"SGD, learning rate {LEARNING_RATE}, momentum {MOMENTUM}",
         "threads": {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads()},
         "fp32_precision": {"matmul": torch.backends.cuda.matmul.fp32_precision, "conv": cudnn.conv.fp32_precision},
