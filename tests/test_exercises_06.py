@@ -20,10 +20,10 @@ def test_the_fifth_fault_begins_at_the_second_step(capsys):
 @pytest.mark.parametrize(
     ("found", "hint"),
     [
-        (..., "Replace the `...`"),
+        (..., "not a difference between two runs"),
         (None, "warm_up=no_warm_up"),
-        (2, "whole answer of `first_difference`"),
-        (SimpleNamespace(step=1), "without another fault"),
+        (2, "store all that the proof returns"),
+        (SimpleNamespace(step=1), "warm_up=no_warm_up"),
     ],
 )
 def test_another_answer_to_the_fifth_fault_is_refused(found, hint):
