@@ -72,7 +72,8 @@ class Trainer:
 
     Forms: "eager"; "graph" (the whole step captured: forward, loss, backward, optimizer); "reduce_overhead"
     (``torch.compile(model, mode="reduce-overhead")``, the rest eager); "compile_and_capture" (``torch.compile`` of
-    forward and loss, then the whole step captured). ``fused`` takes SGD's fused implementation instead of the default.
+    forward and loss and of the optimizer's step, then the whole step captured). ``fused`` takes SGD's fused
+    implementation, not compiled, instead of the default.
     """
 
     def __init__(self, form: str, batch: int = BATCH, *, fused: bool = False, prepared: bool = True) -> None:
@@ -92,6 +93,7 @@ class Trainer:
 
         compiled = form == "compile_and_capture"
         self.forward_and_loss = torch.compile(forward_and_loss, **COMPILE) if compiled else forward_and_loss
+        self.optimizer_step = torch.compile(self.optimizer.step) if compiled and not fused else self.optimizer.step
         if prepared:
             self.prepare()
 
@@ -99,7 +101,7 @@ class Trainer:
         self.optimizer.zero_grad()
         loss = self.forward_and_loss(images, labels)
         loss.backward()
-        self.optimizer.step()
+        self.optimizer_step()
         return loss.detach()
 
     def warm_up(self) -> None:
@@ -140,7 +142,9 @@ class Trainer:
 
     def settings(self, **more: Any) -> Entry:
         default = f"PyTorch's default, {'foreach' if ON_GPU else 'one tensor at a time'}"
-        return {"form": self.form, "batch": len(self.labels), "sgd": "fused" if self.fused else default, **more}
+        sgd = "fused" if self.fused else "compiled" if self.form == "compile_and_capture" else default
+        matmul = torch.get_float32_matmul_precision()
+        return {"form": self.form, "batch": len(self.labels), "sgd": sgd, "matmul_precision": matmul, **more}
 
 
 def evaluator(model: MnistNet) -> Callable[[Tensor, Tensor], float]:
@@ -244,6 +248,16 @@ def step(plan: Plan, form: str, fused: bool = False, copies: bool = False) -> En
     return measured("µs", samples, settings, host_calls=measured("µs", launches, {"device": "idle before each step"}))
 
 
+def with_tf32(plan: Plan, work: Callable[[Plan], Entry]) -> Entry:
+    """Do `work` with matrix products in TF32, as convolutions are by default; in a new process, since it is global."""
+    return in_new_process(_with_tf32, plan, work)
+
+
+def _with_tf32(plan: Plan, work: Callable[[Plan], Entry]) -> Entry:
+    torch.set_float32_matmul_precision("high")
+    return work(plan)
+
+
 def batch_size(plan: Plan, batch: int) -> Entry:
     """Eager over graph: a sequence of each in turn, so that the host's load meets both alike; one ratio per pair."""
     trainers, steps = (Trainer("eager", batch), Trainer("graph", batch)), max(5, plan.steps // 3)
@@ -312,14 +326,16 @@ def first_compilation(cache_folder: str) -> float:
     os.environ.pop("TRITON_CACHE_DIR", None)  # which a compilation in the parent process has set
     Trainer("eager")  # so that the libraries' handles are not counted
     trainer = Trainer("compile_and_capture", prepared=False)
-    return seconds(lambda: trainer.train_step(trainer.images, trainer.labels))[1]
+    return seconds(trainer.warm_up)[1]
 
 
 def compilation(plan: Plan) -> Entry:
-    """s of the first compiled training step in a new process: with an empty cache and, beside it, a filled one."""
+    """s of a new process's seven first compiled training steps: with an empty cache and, beside it, a filled one."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         empty, filled = [in_new_process(first_compilation, folder) for _ in range(2)]
-    return measured("s", [empty], {"batch": BATCH, "compiled": "forward and loss"}, with_filled_cache_s=filled)
+    return measured(
+        "s", [empty], {"batch": BATCH, "compiled": "forward and loss, optimizer"}, with_filled_cache_s=filled
+    )
 
 
 def first_iterations() -> list[Entry]:
@@ -372,7 +388,8 @@ def measurements(plan: Plan) -> dict[str, Callable[[Plan], Entry]]:
     return {
         **steps,
         **{f"epochs_{form}": partial(epochs, form=form) for form in forms},
-        f"epochs_{compiled}_fused": partial(epochs, form=compiled, fused=True),
+        f"step_{compiled}_tf32": partial(with_tf32, work=partial(step, form=compiled)),
+        f"epochs_{compiled}_tf32": partial(with_tf32, work=partial(epochs, form=compiled)),
         "capture": capture,
         **{f"kernels_{form}": partial(kernels, form=form) for form in forms},
         **{f"batch_{size}": partial(batch_size, batch=size) for size in plan.batch_sizes},
