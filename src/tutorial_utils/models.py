@@ -1,4 +1,4 @@
-"""The network that the course trains."""
+"""The networks of the course: the digit classifier of part I, the LSTM ensembles of part II."""
 
 import torch
 import torch.nn.functional as F
@@ -36,3 +36,67 @@ class MnistNet(nn.Module):
         x = F.dropout(x, p=0.5, training=self.training)
         x = self.fc2(x)
         return F.log_softmax(x, dim=1)
+
+
+class BidirectionalLSTM(nn.Module):
+    """Two LSTMs, one reading the sequence forwards and one backwards, their outputs side by side.
+
+    With the weights of its directions it computes what ``nn.LSTM(size, size, bidirectional=True)`` computes.
+
+    Args:
+        size: the number of features of the input, and of each direction's hidden state.
+
+    Shape: float32 ``[T, B, size]`` (time, batch, features) to float32 ``[T, B, 2 * size]``.
+
+    Source: the network of the former PyTorch tutorial on dynamic parallelism in TorchScript.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.forwards = nn.LSTM(size, size)
+        self.backwards = nn.LSTM(size, size)
+
+    def run_forwards(self, x: Tensor) -> Tensor:
+        output, _ = self.forwards(x)
+        return output
+
+    def run_backwards(self, x: Tensor) -> Tensor:
+        output, _ = self.backwards(torch.flip(x, dims=[0]))
+        return torch.flip(output, dims=[0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.run_forwards(x), self.run_backwards(x)], dim=2)
+
+
+class ForkedBidirectionalLSTM(BidirectionalLSTM):
+    """:class:`BidirectionalLSTM`, its forward direction forked and its backward one run by the caller meanwhile."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        future = torch.jit.fork(self.run_forwards, x)
+        backwards = self.run_backwards(x)
+        return torch.cat([torch.jit.wait(future), backwards], dim=2)
+
+
+class LSTMEnsemble(nn.Module):
+    """The sum of several bidirectional LSTMs' outputs, computed one model after another.
+
+    Args:
+        models: modules from ``[T, B, size]`` to ``[T, B, 2 * size]``.
+
+    Shape: float32 ``[T, B, size]`` to float32 ``[T, B, 2 * size]``.
+    """
+
+    def __init__(self, models: list[nn.Module]) -> None:
+        super().__init__()
+        self.models = nn.ModuleList(models)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([model(x) for model in self.models]).sum(dim=0)
+
+
+class ForkedLSTMEnsemble(LSTMEnsemble):
+    """:class:`LSTMEnsemble`, one forked task per model."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        futures = [torch.jit.fork(model, x) for model in self.models]
+        return torch.stack([torch.jit.wait(future) for future in futures]).sum(dim=0)
