@@ -1,0 +1,172 @@
+"""Time an ensemble of bidirectional LSTMs, forked and not, under several thread settings.
+
+The inter-op pool is made once per process (``torch.set_num_interop_threads`` raises after parallel work has started),
+so that :func:`sweep` starts one process per setting. A setting that fails is noted and the others go on; with a file,
+an interrupted sweep continues where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import warnings
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.benchmark import Timer
+from tqdm import tqdm
+
+from tutorial_utils.models import BidirectionalLSTM, ForkedBidirectionalLSTM, ForkedLSTMEnsemble, LSTMEnsemble
+
+VARIANTS: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
+    "no fork": (LSTMEnsemble, BidirectionalLSTM),
+    "directions": (LSTMEnsemble, ForkedBidirectionalLSTM),
+    "directions and models": (ForkedLSTMEnsemble, ForkedBidirectionalLSTM),
+    "models": (ForkedLSTMEnsemble, BidirectionalLSTM),
+}
+Results = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is computed: ``models`` bidirectional LSTMs on float32 ``[steps, batch, size]``, under no_grad."""
+
+    steps: int = 50
+    batch: int = 50
+    size: int = 1024
+    models: int = 4
+    repeats: int = 5
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"Problem.{name} must be a positive int, not {value!r}.")
+
+
+SOURCE_SIZE = Problem()
+SMALL = Problem(batch=8, size=128)
+
+
+def settings_for(cores: int) -> list[tuple[int, int]]:
+    """Return ``(intra-op, inter-op)`` pairs for ``cores`` cores: those that share them out, and PyTorch's default."""
+    shared = [(2**k, max(1, cores // 2**k)) for k in range(cores.bit_length()) if 2**k <= cores]
+    return list(dict.fromkeys([*shared, (cores, cores)]))
+
+
+def scripted(variant: str, problem: Problem) -> nn.Module:
+    """Return the scripted ensemble of a variant in :data:`VARIANTS`; all variants have the same weights."""
+    ensemble, model = VARIANTS[variant]
+    torch.manual_seed(0)
+    net = ensemble([model(problem.size) for _ in range(problem.models)])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r".*torch\.jit\.script` is deprecated")
+        return torch.jit.script(net)
+
+
+def measure(problem: Problem) -> dict[str, list[float]]:
+    """Return each variant's seconds per call in this process, ``repeats`` samples, after two warm-up calls.
+
+    The variants take turns, so that a change of the host's load meets all of them.
+
+    Raises:
+        RuntimeError: a variant's result is not bitwise that of the unforked one.
+    """
+    nets = {name: scripted(name, problem) for name in VARIANTS}
+    x = torch.randn(problem.steps, problem.batch, problem.size, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected = nets["no fork"](x)
+        for name, net in nets.items():
+            for _ in range(2):
+                if not torch.equal(net(x), expected):
+                    raise RuntimeError(f"{name}: the result differs from the unforked one")
+        threads = torch.get_num_threads()
+        timers = {n: Timer("net(x)", globals={"net": net, "x": x}, num_threads=threads) for n, net in nets.items()}
+        calls = {name: max(1, round(0.1 / timer.timeit(1).mean)) for name, timer in timers.items()}
+        samples: dict[str, list[float]] = {name: [] for name in nets}
+        for _ in range(problem.repeats):
+            for name, timer in timers.items():
+                samples[name].append(float(f"{timer.timeit(calls[name]).mean:.6g}"))
+    return samples
+
+
+def measure_setting(problem: Problem, intra_op: int, inter_op: int, timeout_s: float = 300.0) -> dict[str, Any]:
+    """Return what :func:`measure` gives in a new process with these threads, or ``{"error": why}``."""
+    command = [sys.executable, "-m", "tutorial_utils.sweep", str(intra_op), str(inter_op), json.dumps(asdict(problem))]
+    source = str(Path(__file__).resolve().parents[1])
+    path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, env={**os.environ, "PYTHONPATH": path}
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"no result within {timeout_s:.0f} s"}
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        return {"error": lines[-1] if lines else f"the process ended with code {done.returncode}"}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def sweep(
+    problem: Problem,
+    settings: list[tuple[int, int]],
+    file: str | Path | None = None,
+    timeout_s: float = 300.0,
+) -> Results:
+    """Measure every setting in a process of its own.
+
+    Args:
+        problem: what is computed.
+        settings: ``(intra-op threads, inter-op threads)`` pairs.
+        file: JSON that is written after every setting, and continued if it exists; failed settings are tried again.
+        timeout_s: seconds after which a setting counts as failed.
+
+    Returns:
+        For each setting, as ``"intra/inter"``, seconds per call by variant, or ``{"error": why}``.
+
+    Raises:
+        ValueError: ``file`` holds the sweep of another problem, or no sweep.
+    """
+    results: Results = {}
+    path = None if file is None else Path(file)
+    if path is not None and path.exists():
+        try:
+            saved = json.loads(path.read_text(encoding="utf-8"))
+            previous, results = saved["problem"], saved["results"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path.name} holds no sweep ({error}); delete it or choose another file.") from error
+        if previous != asdict(problem):
+            raise ValueError(f"{path.name} holds the sweep of another problem, {previous}; choose another file.")
+    names = {f"{intra}/{inter}": (intra, inter) for intra, inter in settings}
+    todo = [name for name in names if "error" in results.get(name, {"error": "not measured yet"})]
+    for name in (bar := tqdm(todo, unit="setting")):
+        bar.set_postfix_str(f"{name} threads")
+        results[name] = measure_setting(problem, *names[name], timeout_s)
+        if path is not None:
+            part = path.with_name(path.name + ".part")
+            part.write_text(json.dumps({"problem": asdict(problem), "results": results}, indent=1), encoding="utf-8")
+            os.replace(part, path)
+    return {name: results[name] for name in names}
+
+
+def failures(results: Results) -> dict[str, str]:
+    """Return why each failed setting failed."""
+    return {name: entry["error"] for name, entry in results.items() if "error" in entry}
+
+
+def medians(results: Results) -> dict[str, dict[str, float]]:
+    """Return the median seconds per call, by variant and setting; failed settings are left out."""
+    good = {name: entry for name, entry in results.items() if "error" not in entry}
+    return {v: {name: statistics.median(entry[v]) for name, entry in good.items()} for v in VARIANTS}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(int(sys.argv[1]))
+    torch.set_num_interop_threads(int(sys.argv[2]))
+    print(json.dumps(measure(Problem(**json.loads(sys.argv[3])))), flush=True)
+    os._exit(0)  # the inter-op pool's threads may abort a process that ends in the usual way
