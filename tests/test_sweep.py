@@ -87,3 +87,14 @@ def test_a_wrong_result_is_refused(monkeypatch) -> None:
     monkeypatch.setitem(s.VARIANTS, "models", (Wrong, s.BidirectionalLSTM))
     with pytest.raises(RuntimeError, match="models: the result differs from the unforked one"):
         s.measure(TINY)
+
+
+def test_variants_can_share_the_parameters_of_one() -> None:
+    unforked = s.scripted("no fork", TINY)
+    for variant in s.VARIANTS:
+        sharing, own = s.scripted(variant, TINY, unforked), s.scripted(variant, TINY)
+        addresses = [{p.data_ptr() for p in net.parameters()} for net in (unforked, sharing, own)]
+        assert addresses[0] == addresses[1] and not addresses[0] & addresses[2]
+        x = s.torch.randn(3, 2, 4)
+        with s.torch.no_grad():
+            assert s.torch.equal(unforked(x), sharing(x)) and s.torch.equal(unforked(x), own(x))

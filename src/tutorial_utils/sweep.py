@@ -12,6 +12,7 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +20,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.benchmark import Timer
 from tqdm import tqdm
 
 from tutorial_utils.models import BidirectionalLSTM, ForkedBidirectionalLSTM, ForkedLSTMEnsemble, LSTMEnsemble
@@ -59,39 +59,51 @@ def settings_for(cores: int) -> list[tuple[int, int]]:
     return list(dict.fromkeys([*shared, (cores, cores)]))
 
 
-def scripted(variant: str, problem: Problem) -> nn.Module:
-    """Return the scripted ensemble of a variant in :data:`VARIANTS`; all variants have the same weights."""
+def scripted(variant: str, problem: Problem, share: nn.Module | None = None) -> nn.Module:
+    """Return the scripted ensemble of a variant in :data:`VARIANTS`; all variants have the same weights.
+
+    With ``share``, another variant of the same problem, it holds that one's own parameters instead of equal ones.
+    """
     ensemble, model = VARIANTS[variant]
     torch.manual_seed(0)
-    net = ensemble([model(problem.size) for _ in range(problem.models)])
+    with torch.device("cpu" if share is None else "meta"):
+        net = ensemble([model(problem.size) for _ in range(problem.models)])
+    if share is not None:
+        net.load_state_dict(share.state_dict(), assign=True)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r".*torch\.jit\.script` is deprecated")
         return torch.jit.script(net)
 
 
 def measure(problem: Problem) -> dict[str, list[float]]:
-    """Return each variant's seconds per call in this process, ``repeats`` samples, after two warm-up calls.
+    """Return each variant's seconds per call in this process, ``repeats`` samples.
 
-    The variants take turns, so that a change of the host's load meets all of them.
+    A sample is the mean over calls in a row, as many as take about 50 ms without fork, and at least one. The variants
+    take turns, so that a change of the host's load meets all of them. Before the first sample each is called twice
+    on two time steps: that starts the threads and lets TorchScript optimise, and costs little at any size.
 
     Raises:
         RuntimeError: a variant's result is not bitwise that of the unforked one.
     """
-    nets = {name: scripted(name, problem) for name in VARIANTS}
+    unforked = scripted("no fork", problem)
+    nets = {name: unforked if name == "no fork" else scripted(name, problem, unforked) for name in VARIANTS}
     x = torch.randn(problem.steps, problem.batch, problem.size, generator=torch.Generator().manual_seed(1))
+    samples: dict[str, list[float]] = {name: [] for name in nets}
     with torch.no_grad():
-        expected = nets["no fork"](x)
-        for name, net in nets.items():
+        for net in nets.values():
             for _ in range(2):
-                if not torch.equal(net(x), expected):
-                    raise RuntimeError(f"{name}: the result differs from the unforked one")
-        threads = torch.get_num_threads()
-        timers = {n: Timer("net(x)", globals={"net": net, "x": x}, num_threads=threads) for n, net in nets.items()}
-        calls = {name: max(1, round(0.1 / timer.timeit(1).mean)) for name, timer in timers.items()}
-        samples: dict[str, list[float]] = {name: [] for name in nets}
+                net(x[:2])
+        start = time.perf_counter()
+        expected = unforked(x)
+        calls = max(1, round(0.05 / (time.perf_counter() - start)))
         for _ in range(problem.repeats):
-            for name, timer in timers.items():
-                samples[name].append(float(f"{timer.timeit(calls[name]).mean:.6g}"))
+            for name, net in nets.items():
+                start = time.perf_counter()
+                for _ in range(calls):
+                    result = net(x)
+                samples[name].append(float(f"{(time.perf_counter() - start) / calls:.6g}"))
+                if not torch.equal(result, expected):
+                    raise RuntimeError(f"{name}: the result differs from the unforked one")
     return samples
 
 
