@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tutorial_utils import benchmark, load_mnist, reference
+from tutorial_utils import benchmark, load_mnist, reference, sweep
 from tutorial_utils.models import MnistNet
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -220,3 +220,65 @@ def test_kernels_that_differ_between_steps_are_refused(monkeypatch: pytest.Monke
         monkeypatch.setattr(benchmark, "in_new_process", lambda *_, wrong=wrong: ([10.0, 10.0], wrong))
         with pytest.raises(RuntimeError, match="not the same in each"):
             benchmark.kernels(plan, "graph")
+
+
+def test_part_fork_measures_every_variant_under_every_setting(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    out = tmp_path / "out.json"
+    assert run("--part", "fork", "--out", out) == 0, capsys.readouterr().err
+    result = reference.read(out)
+    plan = sweep.plan_for(True, result["device"]["cores"])
+    assert result["device"]["type"] == "cpu" and result["settings"]["part"] == "fork" and result["left_out"] == []
+    assert list(result["measurements"]) == [f"fork_small_{intra}_{inter}" for intra, inter in plan.threads]
+    for (intra, inter), entry in zip(plan.threads, result["measurements"].values(), strict=True):
+        assert entry["settings"]["intra_op"] == intra and entry["settings"]["inter_op"] == inter
+        assert [key for key in entry if key in sweep.VARIANTS] == list(sweep.VARIANTS)[1:]
+        for nested in (entry, *(entry[variant] for variant in list(sweep.VARIANTS)[1:])):
+            assert nested["unit"] == "s" and len(nested["samples"]) == 2
+    assert result["derived"] == benchmark.derive(result)
+    assert result["derived"]["small_best_unforked_at"].endswith(": no fork")
+    assert run("--part", "fork", "--out", out) == 0 and reference.read(out) == result, "nothing is measured again"
+    assert "other settings; choose another file" in refused(capsys, "--out", out)
+    assert "no measurement 'step_eager'" in refused(capsys, "--part", "fork", "--out", out, "--only", "step_eager")
+
+
+def test_a_failing_setting_is_recorded_and_left_out_of_the_derived_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def fake(problem: sweep.Problem, intra: int, inter: int) -> dict:
+        if intra == 2:
+            return {"error": "RuntimeError: out of threads"}
+        return {
+            "no fork": [4.0, 4.0],
+            "directions": [3.0, 3.0],
+            "directions and models": [1.0, 1.0],
+            "models": [2.0, 2.0],
+        }
+
+    monkeypatch.setattr(benchmark, "plan_for", lambda *_: sweep.SweepPlan({"source": sweep.SMALL}, [(1, 2), (2, 1)]))
+    monkeypatch.setattr(benchmark, "measure_setting", fake)
+    out = tmp_path / "out.json"
+    assert run("--part", "fork", "--out", out) == 1
+    assert "failed: fork_source_2_1: RuntimeError: RuntimeError: out of threads" in capsys.readouterr().err
+    assert reference.read(out)["derived"] == {
+        "source_best_unforked_s": 4.0,
+        "source_best_unforked_at": "1/2: no fork",
+        "source_best_forked_s": 1.0,
+        "source_best_forked_at": "1/2: directions and models",
+        "source_gain": 4.0,
+        "source_gain_1_thread": 4.0,
+    }
+    monkeypatch.setattr(benchmark, "measure_setting", lambda *_: {name: [0.5] for name in sweep.VARIANTS})
+    assert run("--part", "fork", "--out", out) == 0
+    derived = reference.read(out)["derived"]
+    assert derived["source_gain"] == 1.0 and derived["source_gain_1_thread"] == 4.0, (
+        "what failed was tried again, and nothing else"
+    )
+
+
+def test_the_full_fork_plan_has_the_sources_size_and_what_16_cores_can_do_in_two_minutes() -> None:
+    plan = sweep.plan_for(False, 16)
+    assert plan.threads == [(1, 16), (2, 8), (4, 4), (16, 1), (16, 16)]
+    source = plan.problems["source"]
+    assert (source.steps, source.batch, source.size, source.models, source.repeats) == (50, 50, 1024, 4, 3)
+    assert plan.problems["small"] == sweep.SMALL
+    assert sweep.plan_for(False, 2).threads == [(1, 2), (2, 1), (2, 2)]

@@ -25,7 +25,7 @@ def data() -> Json:
         "versions": {"python": "3.12.3", "torch": "2.11.0+cu130", "cuda": "13.0"},
         "settings": {},
         "left_out": [],
-        "derived": {"crossover_batch": None, "break_even_graph": 12},
+        "derived": {"crossover_batch": None, "break_even_graph": 12, "small_best_at": "4/4: models"},
         "measurements": {"step_graph": step, "step_eager": {"date": date, "error": "RuntimeError: no luck"}},
     }
 
@@ -54,6 +54,9 @@ DAMAGES = [
     ("device.cores", "16"),
     ("versions.torch", DELETE),
     ("derived.break_even_graph", -3),
+    ("derived.break_even_graph", "12"),
+    ("derived.small_best_at", ""),
+    ("derived.small_best_at", 4),
     (STEP, [1.0]),
     (f"{STEP}.date", DELETE),
     (f"{STEP}.unit", DELETE),
@@ -117,8 +120,11 @@ def test_recorded_results_are_complete_and_valid(name: str) -> None:
     recorded = reference.load(name)
     entries = recorded["measurements"]
     assert not [key for key, entry in entries.items() if "error" in entry]
-    assert recorded["settings"]["plan"]["data"] == "full", "a quick run is no reference"
-    plan = benchmark.Plan(**recorded["settings"]["plan"])
+    plan = benchmark.plan_of(recorded)
+    if isinstance(plan, benchmark.SweepPlan):
+        assert list(plan.problems) == ["source", "small"], "a quick run is no reference"
+    else:
+        assert plan.data == "full", "a quick run is no reference"
     assert set(entries) | set(recorded["left_out"]) == set(benchmark.measurements(plan))
     assert recorded["derived"] == benchmark.derive(recorded)
 

@@ -98,3 +98,38 @@ def test_variants_can_share_the_parameters_of_one() -> None:
         x = s.torch.randn(3, 2, 4)
         with s.torch.no_grad():
             assert s.torch.equal(unforked(x), sharing(x)) and s.torch.equal(unforked(x), own(x))
+
+
+RESULTS = {
+    "1/4": {"no fork": [8.0, 9.0, 7.0], "directions": [4.0], "directions and models": [2.0], "models": [3.0]},
+    "2/2": {"error": "why"},
+    "4/4": {"no fork": [3.0], "directions": [5.0], "directions and models": [4.0], "models": [2.5, 1.5]},
+}
+
+
+def test_best_compares_the_best_settings_and_those_with_one_thread() -> None:
+    assert s.best(RESULTS) == {
+        "best_unforked_s": 3.0,
+        "best_unforked_at": "4/4: no fork",
+        "best_forked_s": 2.0,
+        "best_forked_at": "1/4: directions and models",
+        "gain": 1.5,
+        "gain_1_thread": 4.0,
+    }
+    without_one = s.best({"4/4": RESULTS["4/4"], "2/2": RESULTS["2/2"]})
+    assert without_one["gain_1_thread"] is None and without_one["gain"] == 1.5
+    assert set(s.best({"2/2": {"error": "why"}}).values()) == {None}
+
+
+def test_a_recorded_sweep_reads_like_one_of_this_machine() -> None:
+    measurements = {"step_eager": {"samples": [1.0]}, "fork_other_1_4": {"error": "another problem"}}
+    for at, entry in RESULTS.items():
+        name = "fork_small_" + at.replace("/", "_")
+        measurements[name] = (
+            entry
+            if "error" in entry
+            else {"samples": entry["no fork"]}
+            | {variant: {"samples": samples} for variant, samples in entry.items() if variant != "no fork"}
+        )
+    assert s.recorded(measurements, "small") == RESULTS
+    assert s.recorded(measurements, "source") == {}

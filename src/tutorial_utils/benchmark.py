@@ -1,10 +1,12 @@
 """Measure what the notebooks quote, and write it with every sample into one JSON file.
 
     python -m tutorial_utils.benchmark --out h200.json [--only NAME ...] [--root MNIST_ROOT] [--quick]
+    python -m tutorial_utils.benchmark --part fork --out cpu16.json [--only NAME ...] [--quick]
 
 The file is rewritten after each measurement. The same command again continues where it stopped and retries what failed.
-Without a GPU it measures what means something there, the eager step and the eager epochs, and lists what it left out.
+Without a GPU the first measures what means something there, the eager step and epochs, and lists what it left out.
 ``reference/h200.json`` is the unedited output from an H200, where the whole run takes about five minutes.
+``--part fork`` times the LSTM ensembles on the CPU, forked and not, in one process per thread setting (cpu16.json).
 """
 
 import argparse
@@ -35,6 +37,7 @@ from tqdm import tqdm
 from tutorial_utils import batches, environment, load_mnist
 from tutorial_utils.models import MnistNet
 from tutorial_utils.reference import SCHEMA_VERSION, SchemaError, quartiles, read, validate
+from tutorial_utils.sweep import VARIANTS, SweepPlan, best, measure_setting, plan_for, recorded
 from tutorial_utils.timeline import Span, record
 
 # As in the LibTorch MNIST example, but for the seed.
@@ -333,9 +336,8 @@ def compilation(plan: Plan) -> Entry:
     """s of a new process's seven first compiled training steps: with an empty cache and, beside it, a filled one."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         empty, filled = [in_new_process(first_compilation, folder) for _ in range(2)]
-    return measured(
-        "s", [empty], {"batch": BATCH, "compiled": "forward and loss, optimizer"}, with_filled_cache_s=filled
-    )
+    settings = {"batch": BATCH, "compiled": "forward and loss, optimizer"}
+    return measured("s", [empty], settings, with_filled_cache_s=filled)
 
 
 def first_iterations() -> list[Entry]:
@@ -379,8 +381,22 @@ def kernels(plan: Plan, form: str) -> Entry:
     return entry | {"kernels_per_step": count, "kernels": last}
 
 
-def measurements(plan: Plan) -> dict[str, Callable[[Plan], Entry]]:
+def fork(plan: SweepPlan, problem: str, intra_op: int, inter_op: int) -> Entry:
+    """s of a call without fork, in a new process with these threads; and of one of each forked variant."""
+    asked = plan.problems[problem]
+    samples = measure_setting(asked, intra_op, inter_op)
+    if "error" in samples:
+        raise RuntimeError(samples["error"])
+    forked = {name: measured("s", samples[name], {"variant": name}) for name in VARIANTS if name != "no fork"}
+    settings = {"variant": "no fork", **asdict(asked), "intra_op": intra_op, "inter_op": inter_op}
+    return measured("s", samples["no fork"], settings, **forked)
+
+
+def measurements(plan: Plan | SweepPlan) -> dict[str, Callable[[Any], Entry]]:
     """Every measurement by its name, in the order in which they run."""
+    if isinstance(plan, SweepPlan):
+        pairs = [(problem, *pair) for problem in plan.problems for pair in plan.threads]
+        return {f"fork_{p}_{a}_{b}": partial(fork, problem=p, intra_op=a, inter_op=b) for p, a, b in pairs}
     forms, compiled = ("eager", "graph", "compile_and_capture"), "compile_and_capture"
     steps = {f"step_{form}": partial(step, form=form) for form in ("eager", "graph", "reduce_overhead", compiled)}
     steps |= {f"step_{form}_fused": partial(step, form=form, fused=True) for form in forms}
@@ -399,12 +415,22 @@ def measurements(plan: Plan) -> dict[str, Callable[[Plan], Entry]]:
     }
 
 
-def derive(data: Entry) -> dict[str, int | None]:
+def plan_of(data: Entry) -> Plan | SweepPlan:
+    """The plan with which a file was measured."""
+    settings = data["settings"]
+    return (SweepPlan if settings.get("part") == "fork" else Plan)(**settings["plan"])
+
+
+def derive(data: Entry) -> dict[str, Any]:
     """What follows from the medians; None where they are not all there, or give no answer.
 
     crossover_batch: the smallest tested batch size from which on a graph gains less than 10%. break_even_FORM: training
     steps after which what a step saves has paid for warm-up, capture and, where there is one, a first compilation.
+    For the part "fork": what tutorial_utils.sweep.best says of each problem, which precedes the name.
     """
+    if isinstance(plan_of(data), SweepPlan):
+        sweeps = {problem: recorded(data["measurements"], problem) for problem in data["settings"]["plan"]["problems"]}
+        return {f"{problem}_{key}": value for problem, found in sweeps.items() for key, value in best(found).items()}
     median = {name: entry["median"] for name, entry in data["measurements"].items() if "median" in entry}
     sizes = data["settings"]["plan"]["batch_sizes"]
     ratios = {size: median.get(f"batch_{size}", math.inf) for size in sizes}
@@ -421,14 +447,15 @@ def derive(data: Entry) -> dict[str, int | None]:
     return result
 
 
-def describe(plan: Plan) -> Entry:
+def describe(plan: Plan | SweepPlan) -> Entry:
     """What a rerun must agree with."""
     info = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     cpu = next((line.split(": ")[1] for line in info if line.startswith("model name")), platform.machine())
-    device = {"type": DEVICE.type, "name": cpu, "cpu": cpu, "cores": os.cpu_count()}
+    on_gpu = ON_GPU and isinstance(plan, Plan)
+    device = {"type": "cuda" if on_gpu else "cpu", "name": cpu, "cpu": cpu, "cores": os.cpu_count()}
     versions = {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda}
     versions["triton"] = importlib.metadata.version("triton") if importlib.util.find_spec("triton") else None
-    if ON_GPU:
+    if on_gpu:
         gpu = torch.cuda.get_device_properties(DEVICE)
         device |= {"name": gpu.name, "memory_bytes": gpu.total_memory, "multiprocessors": gpu.multi_processor_count}
         device |= {"compute_capability": f"{gpu.major}.{gpu.minor}", "driver": environment.report()["driver"]}
@@ -441,6 +468,9 @@ def describe(plan: Plan) -> Entry:
         "fp32_precision": {"matmul": torch.backends.cuda.matmul.fp32_precision, "conv": cudnn.conv.fp32_precision},
         "cudnn": {"deterministic": cudnn.deterministic, "benchmark": cudnn.benchmark},
     }  # fmt: skip
+    if isinstance(plan, SweepPlan):
+        note = "in a row, as many as take about 50 ms without fork, at least one; autograd off; the variants take turns"
+        settings = {"part": "fork", "plan": asdict(plan), "dtype": "float32", "sample": f"the mean of calls {note}"}
     description = {"schema_version": SCHEMA_VERSION, "device": device, "versions": versions, "settings": settings}
     return json.loads(json.dumps(description))  # tuples become lists, as in the file
 
@@ -459,15 +489,17 @@ def write(path: Path, data: Entry) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tutorial_utils.benchmark", description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="the JSON file, continued if it exists")
+    parser.add_argument("--part", choices=["graphs", "fork"], default="graphs", help="which of the two to measure")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="measure only these")
     parser.add_argument("--root", help="the folder that holds MNIST/raw; otherwise $MNIST_ROOT or a download")
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes; the figures mean little")
     options = parser.parse_args(arguments)
     if options.root:
         os.environ["MNIST_ROOT"] = options.root
-    plan = QUICK if options.quick else FULL
+    forking, graphs_plan = options.part == "fork", QUICK if options.quick else FULL
+    plan = plan_for(options.quick, os.cpu_count() or 1) if forking else graphs_plan
     every = measurements(plan)
-    possible = [name for name in every if ON_GPU or name in ON_CPU_TOO]
+    possible = [name for name in every if ON_GPU or forking or name in ON_CPU_TOO]
     for name in set(options.only or []) - set(possible):
         parser.error(f"{name} needs a GPU" if name in every else f"no measurement {name!r}; all: {', '.join(every)}")
     data = describe(plan)
@@ -501,9 +533,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         done[name] = entry | {"took_s": round(time.perf_counter() - start, 3)}
         data["derived"] = derive(data)
         write(options.out, data)
-    failed = {name: entry["error"] for name, entry in done.items() if "error" in entry}
-    for name, error in failed.items():
-        print(f"failed: {name}: {error}", file=sys.stderr)
+    failed = [name for name, entry in done.items() if "error" in entry]
+    for name in failed:
+        print(f"failed: {name}: {done[name]['error']}", file=sys.stderr)
     left_out = f"; {len(data['left_out'])} need a GPU and were left out" if data["left_out"] else ""
     print(f"{options.out}: {len(done) - len(failed)} measurements{left_out}")
     return 1 if failed else 0

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
 import time
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,25 @@ def settings_for(cores: int) -> list[tuple[int, int]]:
     """Return ``(intra-op, inter-op)`` pairs for ``cores`` cores: those that share them out, and PyTorch's default."""
     shared = [(2**k, max(1, cores // 2**k)) for k in range(cores.bit_length()) if 2**k <= cores]
     return list(dict.fromkeys([*shared, (cores, cores)]))
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """What ``python -m tutorial_utils.benchmark --part fork`` measures: each problem under each thread setting."""
+
+    problems: dict[str, Problem]
+    threads: list[tuple[int, int]]
+
+
+def plan_for(quick: bool, cores: int) -> SweepPlan:
+    """Return the benchmark's plan: where ``cores`` are many, less of it, so that 16 take less than two minutes.
+
+    Left out are two of five samples at the source's size, and the setting of half as many intra-op threads as cores.
+    """
+    if quick:
+        return SweepPlan({"small": Problem(steps=3, batch=2, size=4, models=2, repeats=2)}, settings_for(cores)[:2])
+    threads = [pair for pair in settings_for(cores) if cores < 8 or pair != (cores // 2, 2)]
+    return SweepPlan({"source": replace(SOURCE_SIZE, repeats=3), "small": SMALL}, threads)
 
 
 def scripted(variant: str, problem: Problem, share: nn.Module | None = None) -> nn.Module:
@@ -175,6 +195,36 @@ def medians(results: Results) -> dict[str, dict[str, float]]:
     """Return the median seconds per call, by variant and setting; failed settings are left out."""
     good = {name: entry for name, entry in results.items() if "error" not in entry}
     return {v: {name: statistics.median(entry[v]) for name, entry in good.items()} for v in VARIANTS}
+
+
+def best(results: Results) -> dict[str, Any]:
+    """Return what a sweep says of a problem; None where the settings that it takes were not measured or failed.
+
+    ``best_unforked_s`` and ``best_forked_s``: the shortest seconds per call. ``best_unforked_at`` and
+    ``best_forked_at``: the setting and the variant that take it, such as ``4/4: models``. ``gain``: the first over the
+    second. ``gain_1_thread``: no fork over directions and models forked, at the first setting with one intra-op thread.
+    """
+    seconds = {(variant, at): s for variant, by in medians(results).items() for at, s in by.items()}
+    found: dict[str, Any] = {}
+    for kind in ("unforked", "forked"):
+        times = {key: s for key, s in seconds.items() if (key[0] == "no fork") == (kind == "unforked")}
+        variant, at = min(times, key=times.__getitem__, default=("", ""))
+        found[f"best_{kind}_s"] = times.get((variant, at))
+        found[f"best_{kind}_at"] = f"{at}: {variant}" if times else None
+    one = next((at for variant, at in seconds if at.startswith("1/")), "")
+    gains = {"gain": (found["best_unforked_s"], found["best_forked_s"])}
+    gains["gain_1_thread"] = seconds.get(("no fork", one)), seconds.get(("directions and models", one))
+    return found | {name: above / below if above and below else None for name, (above, below) in gains.items()}
+
+
+def recorded(measurements: dict[str, Any], problem: str) -> Results:
+    """Return the sweep of ``problem`` among a recording's measurements, as :func:`sweep` returns it."""
+    results: Results = {}
+    for name, entry in measurements.items():
+        if setting := re.fullmatch(rf"fork_{re.escape(problem)}_(\d+)_(\d+)", name):
+            samples = {v: (entry if v == "no fork" else entry[v])["samples"] for v in VARIANTS if "error" not in entry}
+            results["/".join(setting.groups())] = samples or {"error": entry["error"]}
+    return results
 
 
 if __name__ == "__main__":

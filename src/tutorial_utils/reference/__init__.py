@@ -68,6 +68,7 @@ def validate(data: Any) -> None:
     """Raise SchemaError unless ``data`` has the benchmark's structure, and all statistics are those of the samples.
 
     Keys: schema_version, date (ISO 8601, UTC), device, versions, settings, left_out (names), derived, measurements.
+    Derived values are positive numbers, or text where the name ends with ``_at``; any may be null.
     Each measurement has date, unit, settings, samples, median, q1 and q3; one that failed has date and error.
     """
     _check(isinstance(data, dict), "it is no JSON object")
@@ -81,7 +82,8 @@ def validate(data: Any) -> None:
         _check(_is_text(data[key].get(name)), f"{key}.{name} is missing or no text")
     _check(_is_positive(data["device"].get("cores")), "device.cores is no positive number")
     for name, value in data["derived"].items():
-        _check(value is None or _is_positive(value), f"derived.{name} is no positive number")
+        is_right, kind = (_is_text, "text") if name.endswith("_at") else (_is_positive, "positive number")
+        _check(value is None or is_right(value), f"derived.{name} is no {kind}")
     for name, entry in data["measurements"].items():
         _check(isinstance(entry, dict), f"measurements.{name} is no object")
         _check_date(entry, f"measurements.{name}.date")
