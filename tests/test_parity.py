@@ -1300,6 +1300,17 @@ def _layer_is_bitwise_eager(make: Callable, *shape: int) -> Callable:
     return run
 
 
+class NormFirst(nn.Module):
+    """BatchNorm of an input ``[B, 5]`` that needs no gradient, two activations and a classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.hidden, self.classify = nn.BatchNorm1d(5), nn.Linear(5, 6), nn.Linear(6, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.classify(F.mish(F.silu(self.hidden(self.norm(x)))))
+
+
 class Recurrent(nn.Module):
     """An LSTM of two layers, both directions, and a classifier; input ``[B, T, 8]``.
 
@@ -1342,6 +1353,7 @@ for _name, _make, _shape in (
     ("a_bidirectional_lstm", Recurrent, (4, 6, 8)),
     ("a_transformer_encoder_layer", Attention, (4, 6, 8)),
     ("embedding_and_batch_norm", Bags, (16, 5)),
+    ("batch_norm_in_front", NormFirst, (16, 5)),
 ):
     BEHAVIOURS[f"{_name}_trained_by_replay_is_bitwise_eager"] = (_layer_is_bitwise_eager(_make, *_shape), False)
 

@@ -75,7 +75,7 @@ class Operation:
         torch._C._set_grad_enabled(self._grad_enabled)
         fresh = self._func(*self._args, **self._kwargs)
         for result, value in zip(self._results, tree_leaves(fresh) if self._results else (), strict=True):
-            if result is None:
+            if result is None or value is None:  # a gradient that nobody needs is foreseen, and not computed
                 continue
             if result.shape != value.shape:
                 raise NotImplementedError(
