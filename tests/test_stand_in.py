@@ -103,6 +103,18 @@ def test_a_network_trains_bitwise_as_in_eager(make, shape, implementation) -> No
     )
 
 
+@pytest.mark.parametrize("activation", [F.silu, F.mish])
+def test_a_gradient_with_a_kernel_of_its_own_is_recorded_as_one_operation(activation) -> None:
+    x = torch.linspace(-4, 4, 101, requires_grad=True)
+    (expected,) = torch.autograd.grad(activation(x).sum(), x)
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph):
+        (gradient,) = torch.autograd.grad(activation(x).sum(), x)
+    graph.replay()
+    assert torch.equal(gradient, expected)
+    assert graph.operations[-1].name == f"aten.{activation.__name__}_backward.default"
+
+
 # --- the recording ------------------------------------------------------------------------------------------------
 
 

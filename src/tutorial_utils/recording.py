@@ -138,7 +138,8 @@ class Capture:
             self.refuse()
         if not isinstance(func, torch._ops.OpOverload):
             raise NotImplementedError(f"{func} cannot be recorded by the CPU stand-in.")
-        if func._can_decompose():  # composite operations arrive whole in inference mode
+        has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU")
+        if func._can_decompose() and not has_kernel:  # composite operations arrive whole in inference mode
             with mode:
                 return func.decompose(*args, **kwargs)
         schema = func._schema
