@@ -1394,6 +1394,23 @@ def in_place_chains_on_views_are_captured(cuda, device):
 
 
 @behaviour
+def writes_through_undeclared_views_are_captured(cuda, device):
+    x, y = torch.ones(2, 3, device=device), torch.full((3,), 2.0, device=device)
+    product = torch.zeros(2, 9, device=device)
+
+    def step():
+        torch.kron(x, y, out=product)
+        for part in torch.unsafe_split(product, 1):
+            part.add_(1)
+
+    graph, _ = captured(cuda, step)
+    product.zero_()
+    x.fill_(3)
+    graph.replay()
+    assert product.tolist() == [[7.0] * 9] * 2
+
+
+@behaviour
 def an_autograd_function_is_captured(cuda, device):
     class Twice(torch.autograd.Function):
         @staticmethod

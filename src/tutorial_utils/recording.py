@@ -33,6 +33,8 @@ NUMPY = "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to c
 _aten = torch.ops.aten
 # They allocate and launch nothing, so that they leave no operation in a recording.
 _ALLOCATIONS = {_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _aten.new_empty_strided}
+# Their results share the argument's memory, which their schemas do not say.
+_UNDECLARED_VIEWS = {_aten._unsafe_view, _aten.unsafe_split, _aten.unsafe_split_with_sizes}
 _INDEX_WRITES = {_aten.index_put, _aten.index_put_, _aten._index_put_impl_, _aten._unsafe_index_put}
 # The size of its workspace is known to oneDNN alone: FakeTensor predicts an empty one.
 _METADATA_BY_RUNNING = {_aten.mkldnn_rnn_layer.default}
@@ -144,7 +146,7 @@ class Capture:
                 return func.decompose(*args, **kwargs)
         schema = func._schema
         is_view = not schema.is_mutable and any(r.alias_info is not None for r in schema.returns)
-        if is_view or torch.Tag.inplace_view in func.tags:
+        if is_view or torch.Tag.inplace_view in func.tags or func.overloadpacket in _UNDECLARED_VIEWS:
             return func(*args, **kwargs)  # changes metadata alone
         self._refuse_masked_write(func, args)
         return self._record(func, args, kwargs, self._predict(func, args, kwargs))
