@@ -1411,6 +1411,20 @@ def writes_through_undeclared_views_are_captured(cuda, device):
 
 
 @behaviour
+def an_out_tensor_gets_the_size_of_the_result(cuda, device):
+    x = torch.arange(6.0, device=device).view(2, 3)
+    total, values, graph = torch.empty(0, device=device), torch.empty(0, device=device), cuda.CUDAGraph()
+    indices = torch.empty(0, dtype=torch.int64, device=device)
+    with cuda.graph(graph):
+        torch.add(x, x, out=total)
+        torch.max(x, 1, out=(values, indices))
+    assert tuple(total.shape) == (2, 3) and tuple(values.shape) == tuple(indices.shape) == (2,)
+    x.add_(1)
+    graph.replay()
+    assert torch.equal(total, 2 * x) and values.tolist() == [3, 6] and indices.tolist() == [2, 2]
+
+
+@behaviour
 def an_autograd_function_is_captured(cuda, device):
     class Twice(torch.autograd.Function):
         @staticmethod

@@ -209,7 +209,10 @@ class Capture:
             if declared.alias_info is None:
                 return tree_map(allocate, value)
             fresh.append(None)
-            return written[frozenset(declared.alias_info.before_set)]
+            mine = written[frozenset(declared.alias_info.before_set)]
+            if isinstance(value, Tensor) and isinstance(mine, Tensor) and mine.shape != value.shape:
+                mine.resize_(value.shape)  # `out=` of another size gets the result's, as in eager
+            return mine
 
         if len(schema.returns) == 1:
             result = result_of(schema.returns[0], predicted)
