@@ -1424,6 +1424,20 @@ def an_out_tensor_gets_the_size_of_the_result(cuda, device):
     assert torch.equal(total, 2 * x) and values.tolist() == [3, 6] and indices.tolist() == [2, 2]
 
 
+class Labelled(torch.Tensor):
+    """A subclass that changes nothing."""
+
+
+@behaviour
+def a_subclass_of_tensor_is_captured(cuda, device):
+    x, graph = torch.ones(3, device=device).as_subclass(Labelled), cuda.CUDAGraph()
+    with cuda.graph(graph):
+        y = x * 2 + 1
+    x.fill_(4)
+    graph.replay()
+    assert type(y) is Labelled and y.tolist() == [9, 9, 9]
+
+
 @behaviour
 def an_autograd_function_is_captured(cuda, device):
     class Twice(torch.autograd.Function):

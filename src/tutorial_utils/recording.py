@@ -156,10 +156,9 @@ class Capture:
         if func in _METADATA_BY_RUNNING:
             return func(*args, **kwargs)
         try:
+            plain = tree_map_only(Tensor, lambda t: t.as_subclass(Tensor), (args, kwargs))
             with self._fake_mode:
-                fake_args, fake_kwargs = tree_map_only(
-                    Tensor, lambda t: self._fake_mode.from_tensor(t.detach()), (args, kwargs)
-                )
+                fake_args, fake_kwargs = tree_map_only(Tensor, lambda t: self._fake_mode.from_tensor(t.detach()), plain)
                 return func(*fake_args, **fake_kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException):
             self.refuse()
