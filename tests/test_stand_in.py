@@ -236,6 +236,16 @@ def test_a_control_flow_operator_is_not_recorded_and_is_named() -> None:
         torch.ops.higher_order.cond(x.sum() > 0, lambda x: (x * 2,), lambda x: (x * 3,), (x,))
 
 
+@pytest.mark.parametrize(
+    ("act", "named"),
+    [(lambda x: x.to("meta"), "makes a meta tensor"), (lambda x: x.pin_memory(), r"aten\._?pin_memory|accelerator")],
+)
+def test_other_devices_and_pinned_memory_are_refused_by_name(act, named) -> None:
+    x = torch.ones(3)
+    with pytest.raises((NotImplementedError, RuntimeError), match=named), cuda.graph(cuda.CUDAGraph()):
+        act(x * 2)
+
+
 def test_a_missing_name_says_what_there_is() -> None:
     with pytest.raises(AttributeError, match="torch.cuda.nvtx has no stand-in on the CPU.*CUDAGraph"):
         cuda.nvtx

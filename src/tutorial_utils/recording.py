@@ -162,7 +162,7 @@ class Capture:
                 return func(*fake_args, **fake_kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException):
             self.refuse()
-        except (UnsupportedOperatorException, NotImplementedError) as error:
+        except (UnsupportedOperatorException, NotImplementedError, AssertionError) as error:
             if func._schema.is_mutable and all(r.alias_info is not None for r in func._schema.returns):
                 return None  # it only mutates its arguments: there is nothing to foresee
             raise NotImplementedError(f"{func} cannot be recorded by the CPU stand-in: {error}") from error
@@ -195,10 +195,9 @@ class Capture:
             if not isinstance(value, Tensor):
                 fresh.append(None)
                 return value
-            if value.layout is not torch.strided:
-                raise NotImplementedError(
-                    f"{func} makes a {value.layout} tensor: the stand-in records dense ones only."
-                )
+            if value.layout is not torch.strided or value.device.type != "cpu":
+                kind = value.layout if value.layout is not torch.strided else value.device.type
+                raise NotImplementedError(f"{func} makes a {kind} tensor: the stand-in records dense CPU ones only.")
             result = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype)
             result.fill_(float("nan") if value.dtype.is_floating_point or value.dtype.is_complex else 0)
             fresh.append(result.detach())  # an alias: `x.data = ...` on the result must not reach the recording
