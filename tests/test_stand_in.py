@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import subprocess
 import sys
 import weakref
@@ -244,6 +245,19 @@ def test_other_devices_and_pinned_memory_are_refused_by_name(act, named) -> None
     x = torch.ones(3)
     with pytest.raises((NotImplementedError, RuntimeError), match=named), cuda.graph(cuda.CUDAGraph()):
         act(x * 2)
+
+
+def test_a_wrong_argument_is_not_logged_beside_its_error() -> None:
+    records, logger = [], logging.getLogger("torch._subclasses.fake_tensor")
+    handler = logging.Handler()
+    handler.emit = records.append
+    logger.addHandler(handler)
+    try:
+        with pytest.raises(RuntimeError, match="cannot be multiplied"), cuda.graph(cuda.CUDAGraph()):
+            torch.ones(2, 3) @ torch.ones(2, 3)
+    finally:
+        logger.removeHandler(handler)
+    assert records == []
 
 
 def test_a_missing_name_says_what_there_is() -> None:

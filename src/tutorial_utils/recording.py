@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -249,6 +250,9 @@ class Capture:
 
 active: Capture | None = None
 """The one capture underway in this process."""
+
+# It logs a traceback for every wrong argument, beside the error that is raised for it.
+logging.getLogger("torch._subclasses.fake_tensor").addFilter(lambda record: active is None)
 
 
 def refuse_in_capture() -> None:
