@@ -198,6 +198,15 @@ def test_another_seed_in_a_capture_is_undone() -> None:
     assert torch.equal(state, torch.get_rng_state()) and torch.initial_seed() == 1
 
 
+def test_reset_in_a_capture_leaves_the_capture_underway() -> None:
+    x, graph = torch.ones(3), cuda.CUDAGraph()
+    with cuda.graph(graph):
+        y = x * 2
+        graph.reset()
+    graph.replay()
+    assert y.tolist() == [2, 2, 2] and not cuda.is_current_stream_capturing()
+
+
 # --- the limits ---------------------------------------------------------------------------------------------------
 
 

@@ -276,13 +276,13 @@ class CUDAGraph:
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._keep_graph = keep_graph
+        self._exit_stack: ExitStack | None = None
         self._reset()
 
     def _reset(self) -> None:
         self._operations: list[Operation] | None = None
         self._allocated: list[Tensor] = []
         self._pool: tuple[int, int] | None = None
-        self._exit_stack: ExitStack | None = None
 
     @property
     def operations(self) -> list[Operation]:
