@@ -870,6 +870,16 @@ def an_unknown_capture_error_mode_is_refused(cuda, device):
     assert_usable(cuda, device)
 
 
+@behaviour(own_process=True)
+def ending_a_capture_on_another_stream_is_refused(cuda, device):
+    x, graph, stream = torch.ones(3, device=device), cuda.CUDAGraph(), cuda.Stream()
+    with cuda.stream(stream):
+        graph.capture_begin()
+        x * 2
+    with cuda.stream(cuda.Stream()), pytest.raises(RuntimeError, match="must end on the same stream it began on"):
+        graph.capture_end()
+
+
 @behaviour
 def keep_graph_and_instantiate(cuda, device):
     x = torch.ones(3, device=device)

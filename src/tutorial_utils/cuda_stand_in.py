@@ -323,7 +323,7 @@ class CUDAGraph:
 
         Raises:
             torch.AcceleratorError: an operation was refused during the capture, or a forked stream was not joined.
-            RuntimeError: the random generator was seeded anew during the capture.
+            RuntimeError: the random generator was seeded anew during the capture, or another stream is current.
         """
         capture = recording.active
         if capture is None or self._exit_stack is None:
@@ -331,6 +331,8 @@ class CUDAGraph:
         recording.active = None
         self._exit_stack.close()
         self._exit_stack = None
+        if current_stream().stream_id != capture.origin:
+            raise RuntimeError("Capture must end on the same stream it began on.")
         if capture.broken:
             raise torch.AcceleratorError(recording.PREVIOUS_ERROR)
         if capture.has_unjoined_work():
