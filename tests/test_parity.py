@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import multiprocessing
+import pickle
 import traceback
 import warnings
 from collections.abc import Callable
@@ -878,6 +879,19 @@ def ending_a_capture_on_another_stream_is_refused(cuda, device):
         x * 2
     with cuda.stream(cuda.Stream()), pytest.raises(RuntimeError, match="must end on the same stream it began on"):
         graph.capture_end()
+
+
+@behaviour
+def an_unknown_keyword_is_refused(cuda, device):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'steam'"):
+        cuda.graph(cuda.CUDAGraph(), steam=cuda.Stream())
+
+
+@behaviour
+def a_graph_can_be_neither_pickled_nor_copied(cuda, device):
+    for act in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match="cannot pickle"):
+            act(cuda.CUDAGraph())
 
 
 @behaviour

@@ -284,12 +284,17 @@ class CUDAGraph:
         self._allocated: list[Tensor] = []
         self._pool: tuple[int, int] | None = None
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("cannot pickle 'CUDAGraph' object")
+
     @property
     def operations(self) -> list[Operation]:
         """The recording, in order. Only the stand-in has it."""
         return list(self._operations or [])
 
-    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **kwargs: Any) -> None:
+    def capture_begin(
+        self, pool: Any = None, capture_error_mode: str = "global", check_input_liveness: bool = False
+    ) -> None:
         """Begin to record the current stream.
 
         Raises:
@@ -399,6 +404,8 @@ class graph:  # noqa: N801 - the name is torch.cuda's
         pool: token of a memory pool to share, accepted and carried along.
         stream: the stream to capture; a side stream of its own if None.
         capture_error_mode: "global", "thread_local" or "relaxed"; without effect on the CPU.
+        enable_annotations: accepted and ignored.
+        check_input_liveness: accepted and ignored: inputs stay alive.
     """
 
     default_capture_stream: Stream | None = None
@@ -409,7 +416,8 @@ class graph:  # noqa: N801 - the name is torch.cuda's
         pool: Any = None,
         stream: Stream | None = None,
         capture_error_mode: str = "global",
-        **kwargs: Any,
+        enable_annotations: bool = False,
+        check_input_liveness: bool = False,
     ) -> None:
         if stream is None and graph.default_capture_stream is None:
             graph.default_capture_stream = Stream()
