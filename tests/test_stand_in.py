@@ -189,6 +189,15 @@ def test_a_replay_leaves_version_counters_and_modes_alone() -> None:
     assert x._version == version and torch.is_grad_enabled()
 
 
+def test_a_replay_ignores_a_default_device() -> None:
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph):
+        y = torch.zeros(3) + torch.arange(3)
+    with torch.device("meta"):
+        graph.replay()
+    assert y.tolist() == [0, 1, 2]
+
+
 def test_another_seed_in_a_capture_is_undone() -> None:
     torch.manual_seed(1)
     state = torch.get_rng_state()

@@ -369,6 +369,7 @@ class CUDAGraph:
         grad_enabled = torch.is_grad_enabled()
         with (
             torch._C._DisableTorchDispatch(),
+            torch._C.DisableTorchFunction(),
             torch._C._DisableAutocast(),
             torch._C._AutoDispatchBelowADInplaceOrView(),
         ):
