@@ -20,6 +20,9 @@ What no mode can see on a CPU, and what therefore passes here although a GPU ref
 * work and errors of another Python thread (``capture_error_mode`` is accepted and ignored);
 * ``torch.manual_seed`` with another seed is reported when the capture ends, not at its line;
 * memory that is freed or reused: everything a capture touches stays alive until :meth:`CUDAGraph.reset`;
+* ``torch.linalg.svdvals``, ``eigvalsh`` and the gradient of ``prod`` take another algorithm, equal to rounding, in a
+  capture; ``torch.linalg.matrix_rank`` does not fill ``out=``;
+* ``torch.get_rng_state`` and ``set_rng_state``, so that ``torch.utils.checkpoint`` draws other masks in its backward;
 * ``nn.TransformerEncoderLayer`` in eval mode without gradients leaves its fast path while a function mode is active.
 """
 
