@@ -52,6 +52,13 @@ def test_digits_stand_in_a_grid_under_their_labels():
     assert axes[0, 0].figure.get_suptitle() == "Ten digits"
 
 
+def test_digits_of_bfloat16_are_drawn_and_no_columns_refused():
+    images = torch.eye(4, dtype=torch.bfloat16).expand(3, 4, 4)
+    assert plots.show_digits(images, columns=3)[0, 0].images[0].get_array().shape == (4, 4)
+    with pytest.raises(ValueError, match="columns is 0"):
+        plots.show_digits(images, columns=0)
+
+
 def test_a_wrong_prediction_is_marked_by_words_and_a_frame():
     right, wrong = plots.show_digits(torch.zeros(2, 28, 28, dtype=torch.uint8), [3, 4], predictions=[3, 9], columns=2)[
         0
@@ -124,6 +131,8 @@ def test_bars_on_a_logarithmic_scale():
     assert ax.get_xscale() == "log"
     assert [text.get_text().strip() for text in ax.texts] == ["1 µs", "12,345 µs"]
     assert not ax.figure.legends
+    with pytest.raises(ValueError, match="a logarithmic scale needs positive values"):
+        plots.bars({"a": (1.0, 0.0, 2.0)}, unit="µs", log=True)
 
 
 @pytest.mark.parametrize(

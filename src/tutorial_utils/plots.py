@@ -65,7 +65,9 @@ def show_digits(
     """
     if images.dim() not in (3, 4) or (images.dim() == 4 and images.shape[1] != 1) or len(images) == 0:
         raise ValueError(f"images must be [N, 1, H, W] or [N, H, W] with N > 0, not {list(images.shape)}")
-    pictures = images.detach().cpu().reshape(len(images), *images.shape[-2:]).numpy()
+    if columns < 1:
+        raise ValueError(f"columns is {columns}; it must be at least 1")
+    pictures = images.detach().cpu().float().reshape(len(images), *images.shape[-2:]).numpy()  # NumPy has no bfloat16
     names = {"labels": labels, "predictions": predictions}
     numbers = {name: [int(v) for v in values] for name, values in names.items() if values is not None}
     for name, values in numbers.items():
@@ -168,7 +170,7 @@ def bars(
     if unknown:
         raise ValueError(f"recorded names {', '.join(unknown)}, which is not among the bars: {', '.join(values)}")
     triples = [_median_and_quartiles(label, value, unit) for label, value in values.items()]
-    if log and min(t[0] for t in triples) <= 0:
+    if log and min(t[1] for t in triples) <= 0:
         raise ValueError("a logarithmic scale needs positive values; pass log=False")
     ax = new_axes(ax, 8, 0.9 + 0.42 * len(values))
     for i, (label, (median, low, high)) in enumerate(zip(values, triples, strict=True)):
