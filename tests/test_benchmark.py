@@ -154,6 +154,10 @@ def test_an_interrupted_run_keeps_what_it_had(fake: list[str], tmp_path: Path, m
     assert list(reference.read(tmp_path / "out.json")["measurements"]) == ["step_eager", "step_eager_fused"]
 
 
+def test_a_folder_is_refused_as_the_file(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert "choose another file for --out" in refused(capsys, "--out", tmp_path)
+
+
 @pytest.mark.parametrize("key", ["device", "versions", "settings"])
 def test_a_file_from_elsewhere_is_not_continued(
     key: str, fake: list[str], tmp_path: Path, capsys: pytest.CaptureFixture

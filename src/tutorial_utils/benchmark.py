@@ -506,7 +506,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.out.exists():
         try:
             previous = read(options.out)
-        except SchemaError as error:
+        except (SchemaError, OSError) as error:
             parser.error(f"{error}; choose another file for --out")
         differing = [key for key in data if previous[key] != data[key]]
         if differing:
