@@ -100,3 +100,5 @@ def test_05_2_refuses_a_network_left_in_evaluation_mode_and_no_answer(trained):
         exercises.check_05_2(graph, images, predictions, net)
     with pytest.raises(NotYet, match="`static_predictions` is not filled in yet"):
         exercises.check_05_2(graph, images, None, net)
+    with pytest.raises(NotYet, match="`prediction_graph` is not filled in yet"):
+        exercises.check_05_2(..., images, predictions, net)

@@ -39,6 +39,7 @@ def test_the_repaired_learning_rate_is_a_tensor_in_a_fused_optimizer(capsys):
 @pytest.mark.parametrize(
     ("optimizer", "repaired", "hint"),
     [
+        (..., None, "`optimizer` is not filled in yet"),
         (sgd(0.01), None, "Python number"),
         (sgd(0.01, fused=True), None, "Python number"),
         (sgd(torch.tensor(0.01)), None, "fused=True"),

@@ -251,6 +251,7 @@ def check_06_1(found: Any) -> None:
 
 def check_06_2(optimizer: torch.optim.Optimizer, repaired: Any) -> None:
     """The optimizer is a fused SGD whose learning rate is a tensor, and the proof found no difference."""
+    expect_filled("06.2", "optimizer", optimizer)
     group = optimizer.param_groups[0]
     hint = "Write `lr=torch.tensor(0.01, device=device)`; a graph reads a tensor at every replay, a number only once."
     if not isinstance(group["lr"], Tensor):
@@ -285,6 +286,7 @@ def check_05_2(
     prediction_graph: Any, static_test_images: Tensor, static_predictions: Any, net: torch.nn.Module
 ) -> None:
     """The graph predicts as `net` does in evaluation mode, before and after the weights change in place."""
+    expect_filled("05.2", "prediction_graph", prediction_graph)
     expect_tensor("05.2", "static_predictions", static_predictions, (len(static_test_images),), torch.int64)
     if not net.training:
         _fail("05.2", "`net` is in evaluation mode.", "Call `net.train()` after the capture: the graph keeps its mode.")
