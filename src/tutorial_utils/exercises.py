@@ -13,11 +13,13 @@ import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 
 from tutorial_utils import cuda, device
+from tutorial_utils.models import BidirectionalLSTM
 
 
 class NotYet(AssertionError):
@@ -379,3 +381,124 @@ def check_00_1(values: list[float]) -> None:
     hint = "In the loop: fill `x` in place, replay, and append `y.item()`. `x = ...` only moves the name."
     expect_equal("00.1", "values", values, [2.0, 4.0, 6.0], hint)
     _passed("00.1", "One recording, three inputs, three results.")
+
+
+# --- notebook 20 --------------------------------------------------------------------------------------------------
+
+
+def _scripted(exercise: str, name: str, function: Any) -> Any:
+    """Return ``function`` as TorchScript, or say why it is none."""
+    expect_callable(exercise, name, function)
+    try:
+        return torch.jit.script(function)
+    except Exception as error:  # noqa: BLE001 - TorchScript raises many kinds
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        _fail(exercise, f"`{name}` is no TorchScript: {reason}", "An empty list of futures needs an annotation.")
+
+
+def _run_tasks(function: Callable[[Tensor], Any], x: Tensor, reverse: bool) -> tuple[Any, int]:
+    """Run ``function(x)`` eagerly, its tasks at the first wait; return the result and how many tasks there were then."""
+    tasks: list[Callable[[], Any]] = []
+    results: list[Any] = []
+
+    def fork(task: Callable[..., Any], *args: Any, **kwargs: Any) -> int:
+        tasks.append(lambda: task(*args, **kwargs))
+        return len(tasks) - 1
+
+    def wait(future: int) -> Any:
+        if not results:
+            order = tasks[::-1] if reverse else tasks
+            values = [task() for task in order]
+            results.extend(values[::-1] if reverse else values)
+        return results[future] if future < len(results) else tasks[future]()
+
+    torch.manual_seed(0)
+    with mock.patch.object(torch.jit, "fork", fork), mock.patch.object(torch.jit, "wait", wait):
+        return function(x), len(results)
+
+
+def check_20_1(column_norms: Callable[[Tensor], Tensor]) -> None:
+    """`column_norms` forks one task per column, all before the first wait."""
+    scripted, hint = _scripted("20.1", "column_norms", column_norms), "One task for each column: `x[:, k]`."
+    for columns in (3, 7):
+        x = torch.arange(4.0 * columns).reshape(4, columns)
+        expect_equal("20.1", "column_norms(x)", scripted(x), x.norm(dim=0), hint, tolerance=1e-5)
+        _, started = _run_tasks(column_norms, x, reverse=False)
+        if started != columns:
+            what = f"The norms are right, but {started} tasks had started before the first wait, not {columns}."
+            _fail("20.1", what, "Fork `norm` in one loop, keep the futures, and wait in a second loop.")
+    _passed("20.1", "As many tasks as columns, and all of them start before the first wait.")
+
+
+def check_20_2(noisy_pair: Callable[[Tensor], Tensor]) -> None:
+    """`noisy_pair` gives the same whichever of its two tasks runs first."""
+    scripted, x = _scripted("20.2", "noisy_pair", noisy_pair), torch.zeros(5)
+    expect_tensor("20.2", "noisy_pair(x)", scripted(x), (2, 5), torch.float32)
+    (first, tasks), (second, _) = (_run_tasks(noisy_pair, x, reverse) for reverse in (False, True))
+    if tasks != 2:
+        _fail("20.2", f"{tasks} tasks were forked before the first wait, not 2.", "Fork `add_noise` twice, then wait.")
+    if torch.equal(first[0], first[1]):
+        _fail("20.2", "Both rows have the same noise.", "Draw a tensor of shape [2, len(x)], one row for each task.")
+    if not torch.equal(first, second):
+        what = "With one seed, the result depends on which task runs first."
+        _fail("20.2", what, "Draw all random numbers before the first fork, and pass them to the tasks.")
+    _passed("20.2", "The caller draws, in a fixed order; the tasks only compute, in any order.")
+
+
+def check_20_3(true_statements: Any) -> None:
+    """The letters of the true statements on fork and wait."""
+    hint = "Each statement was shown by a cell above: which sections are about it?"
+    expect_equal("20.3", "true_statements", true_statements, {"a", "c", "e", "f"}, hint)
+    _passed("20.3", "A scripted task's error comes as RuntimeError at wait, and a wait occupies no thread.")
+
+
+# --- notebook 21 --------------------------------------------------------------------------------------------------
+
+
+def check_21_1(from_library: Callable[[torch.nn.LSTM], torch.nn.Module]) -> None:
+    """`from_library` returns a model that computes what a bidirectional nn.LSTM computes."""
+    expect_callable("21.1", "from_library", from_library)
+    for size in (3, 16):
+        library, x = torch.nn.LSTM(size, size, bidirectional=True), torch.randn(6, 2, size)
+        model = from_library(library)
+        expect_callable("21.1", "from_library(library)", model)
+        with torch.no_grad():
+            hint = "The backward direction's weights have the same names with `_reverse` at the end."
+            expect_equal("21.1", "from_library(library)(x)", model(x), library(x)[0], hint)
+    _passed("21.1", "The same weights in two modules, and the same output bit for bit.")
+
+
+def check_21_2(multiply_adds: Callable[[int, int, int, int], int]) -> None:
+    """`multiply_adds` counts both matrices, four gates, two directions, and every step, sequence and model."""
+    expect_callable("21.2", "multiply_adds", multiply_adds)
+    for steps, batch, size, models in ((1, 1, 1, 1), (3, 1, 1, 1), (1, 5, 7, 2), (50, 50, 1024, 4)):
+        name = f"multiply_adds({steps}, {batch}, {size}, {models})"
+        hint = "Two matrices of 4 * size rows and size columns; for each step, sequence, direction and model."
+        got, expected = multiply_adds(steps, batch, size, models), 16 * steps * batch * size**2 * models
+        expect_equal("21.2", name, got, expected, hint)
+    _passed("21.2", "At the source's size these are 168 thousand million, half of them in each direction.")
+
+
+# --- notebook 22 --------------------------------------------------------------------------------------------------
+
+
+def check_22_1(overlapping: Any) -> None:
+    """The bodies in which one direction's work stands between the other's fork and its wait."""
+    hint = "Between a fork and its own wait, does anything start that takes long?"
+    expect_equal("22.1", "overlapping", overlapping, {"b", "d"}, hint)
+    _passed("22.1", "Only there does one direction start between the other's fork and its wait.")
+
+
+def check_22_2(model_class: Callable[[int], torch.nn.Module]) -> None:
+    """The class forks both directions before it waits for any, and gives what the unforked class gives."""
+    expect_callable("22.2", "BothForked", model_class)
+    x, model, plain = torch.randn(5, 2, 8), model_class(8), BidirectionalLSTM(8)
+    plain.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        scripted, (_, started) = _scripted("22.2", "BothForked(8)", model), _run_tasks(model, x, reverse=True)
+        hint = "The forward direction comes first in the output, whichever task is ready first."
+        expect_equal("22.2", "BothForked(8)(x)", scripted(x), plain(x), hint)
+    if started != 2:
+        what = f"The result is right, but {started} tasks had started before the first wait, not 2."
+        _fail("22.2", what, "Fork `run_forwards` and `run_backwards`, and only then wait for the two futures.")
+    _passed("22.2", "Both are tasks before anything waits, and no bit differs.")
