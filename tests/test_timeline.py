@@ -287,3 +287,60 @@ def test_plot_has_at_most_eight_colours_and_names_the_rest_other():
         "other"
     ]  # those that took most time, in order of appearance
     assert len({tuple(c) for c in ax.collections[0].get_facecolors()}) == 9
+
+
+def test_colours_can_be_given_so_that_pictures_agree(read):
+    timeline = read(event("aten::lstm", 0, 100), event("aten::cat", 100, 5), event("aten::sum", 105, 50, OTHER))
+    colours = {"aten::sum": "#0072B2", "aten::lstm": "#E69F00"}
+    ax = timeline.plot(color_by=lambda span: span.name, colors=colours)
+    assert [t.get_text() for t in ax.figure.legends[0].get_texts()] == ["aten::sum", "aten::lstm", "other"]
+    first, grey = ax.collections[0].get_facecolors()
+    assert matplotlib.colors.to_hex(first) == "#e69f00" and matplotlib.colors.to_hex(grey) == "#767676"
+    part = timeline.plot(color_by=lambda span: span.name, colors=colours, limits_us=(0, 90))
+    assert [t.get_text() for t in part.figure.legends[0].get_texts()] == ["aten::sum", "aten::lstm"]
+
+
+FORKED = """
+import gc
+import warnings
+warnings.simplefilter("ignore")
+import torch
+from torch.profiler import record_function
+from tutorial_utils.models import ForkedBidirectionalLSTM, ForkedLSTMEnsemble
+from tutorial_utils.timeline import record
+
+class Labelled(torch.nn.Module):
+    def __init__(self, lstm: torch.nn.LSTM, label: str) -> None:
+        super().__init__()
+        self.lstm = lstm
+        self.label = label
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        with record_function(self.label):
+            result = self.lstm(x)
+        return result
+
+torch.set_num_threads(1)
+torch.set_num_interop_threads(2)
+net = ForkedLSTMEnsemble([ForkedBidirectionalLSTM(16) for _ in range(4)])
+for i, model in enumerate(net.models):
+    model.forwards, model.backwards = Labelled(model.forwards, f"{i} f"), Labelled(model.backwards, f"{i} b")
+net, x = torch.jit.script(net), torch.randn(5, 4, 16)
+
+@torch.no_grad()
+def call():
+    net(x)
+
+for _ in range(40):
+    timeline = record(call, warmup=0)
+    gc.collect()
+    lstms = {span.scope: span.lane for span in timeline.spans if span.name == "aten::lstm"}
+    assert len(lstms) == 8 and set(lstms.values()) <= {"thread 2", "thread 3"}, lstms
+print("recorded", flush=True)
+"""
+
+
+def test_forked_tasks_are_recorded_with_their_labels_and_without_a_crash(tmp_path):
+    (script := tmp_path / "forked.py").write_text(FORKED)  # a file, because TorchScript needs the source
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout == "recorded\n", f"code {done.returncode}: {done.stderr[-500:]}"

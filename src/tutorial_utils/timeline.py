@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -127,10 +128,10 @@ class Timeline:
                 edges += [(start, 1), (end, -1)]
         total = any_busy = before = 0.0
         count = 0
-        for time, change in sorted(edges):
-            total += count * (time - before)
-            any_busy += (time - before) * (count > 0)
-            count, before = count + change, time
+        for at, change in sorted(edges):
+            total += count * (at - before)
+            any_busy += (at - before) * (count > 0)
+            count, before = count + change, at
         return total / any_busy if any_busy else 0.0
 
     def gaps(self, lane: str) -> list[tuple[float, float]]:
@@ -148,13 +149,15 @@ class Timeline:
         *,
         title: str = "",
         color_by: Callable[[Span], str] | None = None,
+        colors: Mapping[str, str] | None = None,
         limits_us: tuple[float, float] | None = None,
         ax: Axes | None = None,
     ) -> Axes:
         """Draw the lanes from top to bottom over time, with a legend of what the colours mean.
 
         ``color_by`` gives a span's label in the legend; by default this is its scope where the trace has any, else its
-        category. The eight labels that took most time get a colour, the rest are grey. ``limits_us`` shows a part.
+        category. The eight labels that took most time get a colour, the rest are grey; ``colors`` gives the labels
+        that have one instead, so that several pictures agree. ``limits_us`` shows a part.
         """
         if color_by is None:
             has_scopes = any(span.scope for span in self.spans)
@@ -168,7 +171,7 @@ class Timeline:
             cost[label] = cost.get(label, 0.0) + span.duration_us
         top = sorted(cost, key=cost.__getitem__, reverse=True)[: len(PALETTE)]
         # In order of appearance, so that a label keeps its colour from one run to the next.
-        colours = dict(zip((label for label in cost if label in top), PALETTE, strict=False))
+        colours = dict(colors or zip((label for label in cost if label in top), PALETTE, strict=False))
         unit, scale = ("ms", 1e-3) if end - start >= 2000 else ("µs", 1.0)
         ax = new_axes(ax, 9, 1.5 + 0.5 * len(self.lanes))
         for row, lane in enumerate(self.lanes):
@@ -180,7 +183,7 @@ class Timeline:
         ax.set_ylim(len(self.lanes) - 0.5, -0.5)
         ax.set_title(title)
         handles = [Patch(color=colour, label=label) for label, colour in colours.items()]
-        if len(cost) > len(colours):
+        if cost.keys() - colours.keys():
             handles.append(Patch(color=GREY, label="other"))
         ax.figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
         return ax
@@ -217,7 +220,7 @@ def record(
     """Call ``fn()`` ``warmup`` times unseen and ``steps`` times under torch.profiler; return what ran.
 
     The chrome trace is written to ``path`` where one is given, and can be opened at https://ui.perfetto.dev. ``nested``
-    is that of :meth:`Timeline.from_chrome_trace`.
+    is that of :meth:`Timeline.from_chrome_trace`. Threads of the inter-op pool are recorded, too.
     """
     if steps < 1 or warmup < 0:
         raise ValueError(f"steps is {steps} and warmup is {warmup}; they must be at least 1 and 0")
@@ -232,6 +235,9 @@ def record(
                 fn()
             if on_gpu:
                 torch.cuda.synchronize()
+            # A forked task hands over its result before its thread has noted the end of its last span. Without this
+            # pause the profiler may be gone by then, and the process crashes (seen with PyTorch 2.9.0 and 2.14.1).
+            time.sleep(0.2)
     with tempfile.TemporaryDirectory() as folder:
         target = Path(path) if path is not None else Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(target))
