@@ -322,20 +322,17 @@ class Labelled(torch.nn.Module):
 
 torch.set_num_threads(1)
 torch.set_num_interop_threads(2)
-net = ForkedLSTMEnsemble([ForkedBidirectionalLSTM(16) for _ in range(4)])
+net, x = ForkedLSTMEnsemble([ForkedBidirectionalLSTM(16) for _ in range(4)]), torch.randn(5, 4, 16)
+bare = torch.jit.script(net)
 for i, model in enumerate(net.models):
     model.forwards, model.backwards = Labelled(model.forwards, f"{i} f"), Labelled(model.backwards, f"{i} b")
-net, x = torch.jit.script(net), torch.randn(5, 4, 16)
-
-@torch.no_grad()
-def call():
-    net(x)
-
-for _ in range(40):
-    timeline = record(call, warmup=0)
-    gc.collect()
-    lstms = {span.scope: span.lane for span in timeline.spans if span.name == "aten::lstm"}
+labelled = torch.jit.script(net)
+with torch.no_grad():
+    lstms = {span.scope: span.lane for span in record(lambda: labelled(x)).spans if span.name == "aten::lstm"}
     assert len(lstms) == 8 and set(lstms.values()) <= {"thread 2", "thread 3"}, lstms
+    for _ in range(30):
+        record(lambda: bare(x), warmup=0)
+        gc.collect()
 print("recorded", flush=True)
 """
 
