@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from tutorial_utils import cuda, device
 from tutorial_utils.models import BidirectionalLSTM
+from tutorial_utils.timeline import Span, Timeline
 
 
 class NotYet(AssertionError):
@@ -499,6 +501,123 @@ def check_22_2(model_class: Callable[[int], torch.nn.Module]) -> None:
         hint = "The forward direction comes first in the output, whichever task is ready first."
         expect_equal("22.2", "BothForked(8)(x)", scripted(x), plain(x), hint)
     if started != 2:
-        what = f"The result is right, but {started} tasks had started before the first wait, not 2."
+        what = f"The result is right, but {started} of 2 tasks had started before the first wait."
         _fail("22.2", what, "Fork `run_forwards` and `run_backwards`, and only then wait for the two futures.")
     _passed("22.2", "Both are tasks before anything waits, and no bit differs.")
+
+
+# --- notebook 24 --------------------------------------------------------------------------------------------------
+
+
+def check_24_1(ensemble: Callable[[list[torch.nn.Module]], torch.nn.Module]) -> None:
+    """The ensemble forks all of its models before it waits, and returns the maximum of their outputs."""
+    expect_callable("24.1", "LargestEnsemble", ensemble)
+    x, models = torch.randn(5, 2, 6), [BidirectionalLSTM(6) for _ in range(3)]
+    net = ensemble(models)
+    with torch.no_grad():
+        scripted, (_, started) = _scripted("24.1", "LargestEnsemble(models)", net), _run_tasks(net, x, reverse=True)
+        largest, hint = torch.stack([model(x) for model in models]).amax(dim=0), "Take the maximum over all models."
+        expect_equal("24.1", "LargestEnsemble(models)(x)", scripted(x), largest, hint)
+    if started != len(models):
+        what = f"The result is right, but {started} of {len(models)} tasks had started before the first wait."
+        _fail("24.1", what, "Fork in one loop and append the future to a typed list; wait in a second loop.")
+    _passed("24.1", "All models are tasks before anything waits, and a maximum is exact in any order.")
+
+
+def check_24_2(largest_speed_up: Callable[[int, int], float]) -> None:
+    """The tasks go in rounds of at most `cores`; the last round may be short."""
+    expect_callable("24.2", "largest_speed_up", largest_speed_up)
+    for tasks, cores, gain in ((8, 16, 8.0), (8, 4, 4.0), (8, 3, 8 / 3), (5, 2, 5 / 3), (1, 8, 1.0)):
+        hint = "How many tasks does the busiest core run, one after another?"
+        name = f"largest_speed_up({tasks}, {cores})"
+        expect_equal("24.2", name, largest_speed_up(tasks, cores), gain, hint, tolerance=1e-6)
+    _passed("24.2", "The busiest core decides: never more than the tasks, never more than the cores.")
+
+
+# --- notebook 26 --------------------------------------------------------------------------------------------------
+
+
+def check_26_1(run_directions: Callable[..., Any]) -> None:
+    """`run_directions` starts one task per direction in the pool, all before the first wait, without gradients."""
+    expect_callable("26.1", "run_directions", run_directions)
+    models, x, modes = [BidirectionalLSTM(4) for _ in range(4)], torch.randn(3, 2, 4), []
+    started, at_wait, submit, result = [], [], ThreadPoolExecutor.submit, Future.result
+    with torch.no_grad(), ThreadPoolExecutor(8) as pool:
+        expected = torch.stack([model(x) for model in models]).sum(dim=0)
+        for lstm in (lstm for model in models for lstm in (model.forwards, model.backwards)):
+            lstm.register_forward_hook(lambda *_: modes.append(torch.is_grad_enabled()))
+        pool.submit = lambda *args, **kwargs: (started.append(1), submit(pool, *args, **kwargs))[1]
+        with mock.patch.object(Future, "result", lambda *args: (at_wait.append(len(started)), result(*args))[1]):
+            output = run_directions(models, x, pool)
+    if at_wait[:1] != [8]:
+        what = f"{at_wait[0] if at_wait else 0} tasks had been submitted before the first `result()`, not 8."
+        _fail("26.1", what, "Submit both directions of every model first, and keep the futures.")
+    if any(modes):
+        _fail("26.1", "A task computed with gradients.", "`no_grad` does not reach a thread: set it in the task.")
+    expect_equal("26.1", "the result", output, expected, "Concatenate directions in dimension 2, and sum the models.")
+    _passed("26.1", "Eight tasks start before the first wait, none builds a graph, and no bit differs.")
+
+
+def check_26_2(rnn: Callable[..., Tensor]) -> None:
+    """`rnn` computes what nn.RNN does, also under vmap with stacked weights."""
+    expect_callable("26.2", "rnn", rnn)
+    networks, x = [torch.nn.RNN(3, 5) for _ in range(3)], torch.randn(7, 2, 3)
+    weights = [torch.stack([w.detach() for w in ws]) for ws in zip(*(n.parameters() for n in networks), strict=True)]
+    with torch.no_grad():
+        expected = torch.stack([network(x)[0] for network in networks])
+    hint = "Begin with a hidden state of zeros, of shape [B, H], and keep the state of every step."
+    single = rnn(x, *(weight[0] for weight in weights))
+    expect_equal("26.2", "rnn(x, ...)", single, expected[0], hint, tolerance=1e-5)
+    output = torch.func.vmap(rnn, in_dims=(None, 0, 0, 0, 0))(x, *weights)
+    hint = "Use operations on tensors only, and make new tensors from x, for example with `torch.zeros_like`."
+    expect_equal("26.2", "rnn under vmap", output, expected, hint, tolerance=1e-5)
+    _passed("26.2", "It agrees with nn.RNN, and vmap runs three networks as one.")
+
+
+# --- notebook 23 --------------------------------------------------------------------------------------------------
+
+
+def check_23_1(overlap: Callable[[list[tuple[float, float]]], float]) -> None:
+    """`overlap` divides the sum of the intervals by the length of their union."""
+    expect_callable("23.1", "overlap", overlap)
+    hint = "Sort by start; only what lies beyond the latest end so far adds to the time in which any is busy."
+    cases = {1.0: [(20.0, 30.0), (0.0, 10.0)], 4 / 3: [(0.0, 100.0), (50.0, 150.0)]}
+    cases |= {1.5: [(200.0, 300.0), (0.0, 100.0), (0.0, 100.0)], 1.2: [(0.0, 100.0), (10.0, 20.0), (30.0, 40.0)]}
+    for expected, intervals in cases.items():
+        expect_equal("23.1", f"overlap({intervals})", overlap(list(intervals)), expected, hint, tolerance=1e-9)
+    _passed("23.1", "Order, gaps and intervals inside others change nothing.")
+
+
+def check_23_2(alone_us: Callable[[Any], float]) -> None:
+    """`alone_us` returns the time in which exactly one lane is busy: twice the busy time minus the work."""
+    expect_callable("23.2", "alone_us", alone_us)
+    hint = "The work counts the time in which two threads are busy twice, the busy time counts it once."
+    for start, expected in ((50.0, 100.0), (0.0, 0.0), (400.0, 200.0)):
+        spans = [Span("one", "a", 0.0, 100.0, "operator"), Span("two", "b", start, 100.0, "operator")]
+        name = f"alone_us of 100 µs in one thread, and 100 µs in another, {start:g} µs later,"
+        expect_equal("23.2", name, alone_us(Timeline(spans, ["a", "b"])), expected, hint, tolerance=1e-6)
+    _passed("23.2", "The less time a thread works alone, the nearer is the overlap to 2.")
+
+
+# --- notebook 25 --------------------------------------------------------------------------------------------------
+
+
+def check_25_1(best_fork: Callable[[dict[str, dict[str, float]]], tuple[str, str, float]]) -> None:
+    """`best_fork` finds the fastest forked variant and setting, and its gain over the fastest unforked setting."""
+    expect_callable("25.1", "best_fork", best_fork)
+    slow = {"no fork": {"1/4": 8.0, "4/4": 2.0}, "models": {"1/4": 3.0, "4/4": 4.0}, "directions": {"2/2": 5.0}}
+    hint = "Look for the smallest time over all settings, once among `no fork` and once among the other variants."
+    for factor, variant in ((1.0, "models"), (0.25, "directions")):
+        medians = slow | {"directions": {"2/2": 5.0 * factor}}
+        expected = (variant, "1/4", 2 / 3) if factor == 1 else (variant, "2/2", 1.6)
+        expect_equal("25.1", "best_fork(medians)", best_fork(medians), expected, hint)
+    _passed("25.1", "Each side had its own best setting, which is the only fair comparison.")
+
+
+def check_25_2(threads_for: Callable[[int, int], tuple[int, int]]) -> None:
+    """`threads_for(cores, tasks)` is (cores // inter-op, inter-op) with as many inter-op threads as tasks or cores."""
+    expect_callable("25.2", "threads_for", threads_for)
+    hint = "Inter-op: one thread for each task, but not more than cores. Intra-op: what is left for each, at least 1."
+    for cores, tasks, expected in ((16, 8, (2, 8)), (16, 4, (4, 4)), (2, 8, (1, 2)), (6, 4, (1, 4)), (16, 1, (16, 1))):
+        expect_equal("25.2", f"threads_for({cores}, {tasks})", threads_for(cores, tasks), expected, hint)
+    _passed("25.2", "Intra-op times inter-op never exceeds the cores.")
