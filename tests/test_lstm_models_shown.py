@@ -1,0 +1,83 @@
+"""The network classes that notebooks show are those of tutorial_utils.models; the docstrings alone may be left out."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from notebook_rules import ROOT, load_all
+
+from tutorial_utils import models
+
+PACKAGE = Path(models.__file__).read_text(encoding="utf-8")
+SHOWN = {
+    "21_lstm_ensemble.ipynb": {"BidirectionalLSTM", "LSTMEnsemble"},
+    "22_fork_directions.ipynb": {"BidirectionalLSTM", "ForkedBidirectionalLSTM"},
+    "24_fork_models.ipynb": {"LSTMEnsemble", "ForkedLSTMEnsemble"},
+}
+
+
+def classes(source: str) -> dict[str, str]:
+    """Return the code of every class at the top level of ``source``, without docstrings, comments and formatting."""
+    found = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef):
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(inner) is not None:
+                    inner.body = inner.body[1:]
+            found[node.name] = ast.unparse(node)
+    return found
+
+
+def drifted(cells: list[str], package: str = PACKAGE) -> list[str]:
+    """Return the classes of the package that some cell defines otherwise, once for each such cell."""
+    expected = classes(package)
+    shown = [item for cell in cells for item in classes(cell).items()]
+    return [name for name, code in shown if name in expected and code != expected[name]]
+
+
+def code_cells(notebook) -> list[str]:
+    return [cell.source for _, cell in notebook.code_cells()]
+
+
+NOTEBOOKS = {notebook.name: code_cells(notebook) for notebook in load_all(ROOT)}
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_no_class_of_the_package_is_shown_otherwise(name: str) -> None:
+    assert drifted(NOTEBOOKS[name]) == [], f"{name} defines these classes otherwise than tutorial_utils.models"
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_the_notebook_shows_its_classes(name: str) -> None:
+    found = {shown for cell in NOTEBOOKS[name] for shown in classes(cell)}
+    assert SHOWN[name] <= found
+
+
+def test_a_docstring_and_a_comment_may_be_left_out() -> None:
+    package = (
+        'class Net:\n    """Long."""\n\n    def forward(self, x):\n        """Short."""\n        return x  # same\n'
+    )
+    assert drifted(["class Net:\n    def forward(self, x):\n        return x\n"], package) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("nn.LSTM(size, size)", "nn.LSTM(size, size, bias=False)"),
+        ("dims=[0]", "dims=[1]"),
+        ("class BidirectionalLSTM(nn.Module)", "class BidirectionalLSTM(nn.Sequential)"),
+        ("def run_backwards(self, x: Tensor)", "def run_backwards(self, y: Tensor)"),
+        ("    def run_forwards", "    @torch.jit.export\n    def run_forwards"),
+    ],
+)
+def test_a_class_that_drifts_is_found(old: str, new: str) -> None:
+    cell = ast.unparse(next(n for n in ast.parse(PACKAGE).body if getattr(n, "name", "") == "BidirectionalLSTM"))
+    assert drifted([cell]) == []
+    assert old in cell
+    assert drifted([cell, cell.replace(old, new, 1)]) == ["BidirectionalLSTM"]
+
+
+def test_a_cell_that_is_no_class_is_of_no_interest() -> None:
+    assert drifted(["x = 1", "class Other:\n    pass\n"]) == []
