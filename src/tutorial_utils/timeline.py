@@ -230,7 +230,7 @@ def record(
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu
     # The first use of the profiler is slow itself, therefore the warm-up runs under one, too.
     for calls in (warmup, steps):
-        with profile(activities=activities) as profiler:
+        with profile(activities=activities, acc_events=True) as profiler:
             for _ in range(calls):
                 fn()
             if on_gpu:
