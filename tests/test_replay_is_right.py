@@ -107,11 +107,11 @@ def test_every_parameter_after_every_step_of_ten_epochs_is_bitwise_that_of_eager
 
 def test_the_comparison_sees_a_flipped_bit():
     net, _ = make_model()
-    before = bits(net, torch.zeros(()))
+    before = bits(net, torch.zeros((), device=device))
     with torch.no_grad():
         net.fc2.bias.view(torch.int32)[3] ^= 1
-    assert (bits(net, torch.zeros(())) != before).sum() == 1
-    assert not torch.equal(bits(net, torch.tensor(-0.0)), bits(net, torch.tensor(0.0)))
+    assert (bits(net, torch.zeros((), device=device)) != before).sum() == 1
+    assert not torch.equal(bits(net, torch.tensor(-0.0, device=device)), bits(net, torch.tensor(0.0, device=device)))
 
 
 @pytest.mark.slow
