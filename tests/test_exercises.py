@@ -22,7 +22,7 @@ def refused(check, *arguments, **options):
 
 def test_not_yet_is_a_failure_that_jupyter_shows_without_a_traceback():
     with pytest.raises(AssertionError) as raised:
-        exercises._fail("02.1", "The loss is stale.", HINT)
+        exercises.fail("02.1", "The loss is stale.", HINT)
     assert raised.value._render_traceback_() == ["Exercise 02.1: not yet. The loss is stale.", f"  Hint: {HINT}"]
 
 
@@ -36,7 +36,7 @@ def test_ipython_prints_the_message_alone(capsys):
 
 
 def test_a_right_answer_prints_one_line(capsys):
-    exercises._passed("02.1", "The address never changed.")
+    exercises.passed("02.1", "The address never changed.")
     assert capsys.readouterr().out == "Exercise 02.1: correct. The address never changed.\n"
 
 

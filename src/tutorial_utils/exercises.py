@@ -1,17 +1,13 @@
 """The checks that the notebooks' exercises call.
 
 A check prints one line when the answer is right. Otherwise it raises :class:`NotYet`, whose message says what is wrong
-and gives a hint. Jupyter shows that message alone, without a traceback; a test run still counts it as a failure.
-
-The first half of this module holds the general helpers. The second half holds one section per notebook with its
-``check_NN_k`` functions, where ``NN`` is the notebook and ``k`` the exercise.
+and gives a hint. One section per notebook holds its ``check_NN_k`` functions, where ``NN`` is the notebook and ``k``
+the exercise; what they are made of stands in :mod:`tutorial_utils.checking`.
 """
 
 from __future__ import annotations
 
-import math
-import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from unittest import mock
@@ -20,146 +16,20 @@ import torch
 from torch import Tensor
 
 from tutorial_utils import cuda, device
+from tutorial_utils.checking import (
+    NotYet,  # noqa: F401  part of this module's interface
+    _short,
+    expect_callable,
+    expect_equal,
+    expect_filled,
+    expect_raises,
+    expect_same_storage,
+    expect_tensor,
+    fail,
+    passed,
+)
 from tutorial_utils.models import BidirectionalLSTM
 from tutorial_utils.timeline import Span, Timeline
-
-
-class NotYet(AssertionError):
-    """An exercise whose answer is not right yet. The message says what is wrong and gives a hint."""
-
-    def _render_traceback_(self) -> list[str]:
-        # IPython calls this method, when an exception has it, in place of formatting the traceback.
-        return str(self).splitlines()
-
-
-def _fail(exercise: str, what: str, hint: str = "") -> None:
-    """Raise :class:`NotYet` for ``exercise`` ("02.1"), saying ``what`` is wrong and how to go on."""
-    raise NotYet(f"Exercise {exercise}: not yet. {what}" + (f"\n  Hint: {hint}" if hint else ""))
-
-
-def _passed(exercise: str, why: str) -> None:
-    """Print the one line of a right answer; ``why`` says what the answer shows."""
-    print(f"Exercise {exercise}: correct. {why}")
-
-
-def expect_filled(exercise: str, name: str, value: Any) -> None:
-    """Refuse an answer that is still ``...`` or ``None``."""
-    if value is None or value is Ellipsis:
-        _fail(exercise, f"`{name}` is not filled in yet.", f"Replace the `...` so that `{name}` holds your answer.")
-
-
-def expect_callable(exercise: str, name: str, value: Any) -> None:
-    """Require something that can be called, such as the function the task asks for."""
-    expect_filled(exercise, name, value)
-    if not callable(value):
-        what = f"`{name}` is of type {type(value).__name__}; it should be a function."
-        _fail(exercise, what, f"Define it with `def {name}(...):`, and pass the function itself, without calling it.")
-
-
-def expect_tensor(
-    exercise: str, name: str, value: Any, shape: Sequence[int] | None = None, dtype: torch.dtype | None = None
-) -> None:
-    """Require a tensor, of this ``shape`` and ``dtype`` where they are given."""
-    expect_filled(exercise, name, value)
-    if not isinstance(value, Tensor):
-        _fail(exercise, f"`{name}` is of type {type(value).__name__}; it should be a torch.Tensor.")
-    if shape is not None and tuple(value.shape) != tuple(shape):
-        what = f"`{name}` has shape {list(value.shape)}; it should be {list(shape)}."
-        _fail(exercise, what, "Compare the sizes dimension by dimension; the first is usually the batch.")
-    if dtype is not None and value.dtype != dtype:
-        what = f"`{name}` has dtype {value.dtype}; it should be {dtype}."
-        _fail(exercise, what, "Give `dtype=` where the tensor is created.")
-
-
-def expect_equal(
-    exercise: str, name: str, value: Any, expected: Any, hint: str = "", *, tolerance: float = 0.0
-) -> None:
-    """Require ``value`` to equal ``expected``: a number, string, boolean, collection or tensor.
-
-    Numbers and floating-point tensors may differ by ``tolerance``, relative or absolute; at 0 they must be equal.
-    Strings are compared without regard to case and surrounding space. Tensors are compared
-    on the CPU, and the first index that differs is reported. The expected answer itself is never given away, but for
-    the one element of a tensor.
-    """
-    expect_filled(exercise, name, value)
-    if isinstance(expected, Tensor):
-        expect_tensor(exercise, name, value, expected.shape, expected.dtype)
-        _expect_equal_tensor(exercise, name, value.detach().cpu(), expected.detach().cpu(), hint, tolerance)
-        return
-    if hasattr(value, "item") and math.prod(value.shape) == 1:
-        value = value.item()  # a number of torch's or of NumPy's
-    kinds = (bool, numbers.Number, str, (set, frozenset), Mapping, (list, tuple), object)
-    kind = next(kind for kind in kinds if isinstance(expected, kind))
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        wanted = type(expected).__name__
-        _fail(exercise, f"`{name}` is of type {type(value).__name__}; it should be of type {wanted}.", hint)
-    same, detail = value == expected, ""
-    if kind is str:
-        same = value.strip().casefold() == expected.strip().casefold()
-    elif kind is numbers.Number:
-        same = math.isclose(value, expected, rel_tol=tolerance, abs_tol=tolerance)
-        detail = f" It is too {'large' if value > expected else 'small'}." if not math.isnan(value) else ""
-    elif kind == (set, frozenset):
-        surplus = ", ".join(sorted(map(str, value - expected))) or "nothing"
-        detail = f" It lacks {len(expected - value)} and has too much: {surplus}."
-    elif kind == (list, tuple):
-        same = list(value) == list(expected)
-        first = next((i for i, (a, b) in enumerate(zip(value, expected, strict=False)) if a != b), None)
-        detail = f" It has {len(value)} entries and should have {len(expected)}."
-        detail = f" Its first wrong entry is number {first}, counted from 0." if first is not None else detail
-    if not same:
-        _fail(exercise, f"`{name}` is {_short(value)}, which is not the answer.{detail}", hint)
-
-
-def _expect_equal_tensor(
-    exercise: str, name: str, value: Tensor, expected: Tensor, hint: str, tolerance: float
-) -> None:
-    same = torch.isclose(value, expected, rtol=tolerance, atol=tolerance, equal_nan=value.is_floating_point())
-    if not bool(same.all()):
-        where = (~same).nonzero()
-        index = tuple(where[0].tolist())
-        place = f", at index {list(index)}," if index else ""
-        what = f"`{name}` differs from the expected tensor in {len(where)} of {same.numel()} elements; the first{place}"
-        _fail(exercise, f"{what} is {value[index].item():.9g} instead of {expected[index].item():.9g}.", hint)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def expect_same_storage(exercise: str, name: str, value: Any, original: Tensor | int, hint: str = "") -> None:
-    """Require ``value`` to lie at the address of ``original``, a tensor or an earlier ``data_ptr()``."""
-    expect_tensor(exercise, name, value)
-    address = original.data_ptr() if isinstance(original, Tensor) else original
-    if value.data_ptr() != address:
-        what = f"`{name}` lies at another address than before: a new tensor took its place."
-        _fail(exercise, what, hint or f"Write into the existing tensor, for example with `{name}.copy_(...)`.")
-
-
-def expect_raises(
-    exercise: str,
-    name: str,
-    function: Callable[[], Any],
-    error: type[Exception] | tuple[type[Exception], ...],
-    phrase: str = "",
-    hint: str = "",
-) -> str:
-    """Require ``function()`` to raise ``error`` with ``phrase`` in its message; return the message's first line."""
-    expect_callable(exercise, name, function)
-    kinds = error if isinstance(error, tuple) else (error,)
-    wanted = " or ".join(kind.__name__ for kind in kinds)
-    try:
-        function()
-        raised, got = None, "nothing"
-    except Exception as caught:  # noqa: BLE001 - any other error is a wrong answer, too
-        raised, got = caught, f"{type(caught).__name__} ({_short(str(caught))})"
-    if not isinstance(raised, kinds):
-        _fail(exercise, f"`{name}` raised {got}; it should raise {wanted}.", hint)
-    if phrase not in str(raised):
-        _fail(exercise, f"`{name}` raised {got}, whose message does not contain {phrase!r}.", hint)
-    return str(raised).partition("\n")[0]
-
 
 # --- 02 · Static buffers --------------------------------------------------------------------------------------------
 
@@ -181,10 +51,8 @@ def check_02_1(refill_both: Callable[[Tensor, Tensor], Any], static_images: Tens
         hint = "`copy_` repeats a batch of one without a message: compare the shapes and raise ValueError yourself."
         expect_raises("02.1", what, lambda batch=batch: refill_both(*batch), ValueError, hint=hint)
         if not all(map(torch.equal, buffers, before)):
-            _fail(
-                "02.1", f"`{what}` was refused, but a buffer had changed.", "Check both shapes before the first copy."
-            )
-    _passed("02.1", "Whole batches are copied; all others are refused with both buffers untouched.")
+            fail("02.1", f"`{what}` was refused, but a buffer had changed.", "Check both shapes before the first copy.")
+    passed("02.1", "Whole batches are copied; all others are refused with both buffers untouched.")
 
 
 def check_02_2(update: Callable[[Tensor, Tensor], Any]) -> None:
@@ -199,14 +67,14 @@ def check_02_2(update: Callable[[Tensor, Tensor], Any]) -> None:
         expect_equal("02.2", "mean", mean.item(), expected, hint, tolerance=1e-5)
     expect_same_storage("02.2", "mean", mean, address)
     expect_equal("02.2", "loss", loss.item(), 1.0, "Only `mean` may change.")
-    _passed("02.2", "Three updates, the right value each time, and the same address.")
+    passed("02.2", "Three updates, the right value each time, and the same address.")
 
 
 def check_02_3(seen: set[str]) -> None:
     """The letters of the lines that write into the captured tensor's memory."""
     hint = "Ask of every line: does it write into the memory that the graph knows, or put other memory behind the name?"
     expect_equal("02.3", "seen", seen, {"b", "d", "f"}, hint)
-    _passed("02.3", "These three write into the captured memory; a view shares it. The others leave it as it was.")
+    passed("02.3", "These three write into the captured memory; a view shares it. The others leave it as it was.")
 
 
 # --- 03 · Warm-up -------------------------------------------------------------------------------------------------
@@ -228,9 +96,9 @@ def check_03_1(restore: Callable[[torch.nn.Module, torch.optim.Optimizer, dict[s
         expect_same_storage("03.1", name, value, old[name], "`net.load_state_dict(snapshot)` copies, without `assign`.")
     for parameter, buffer in zip(net.parameters(), momentum, strict=True):
         if optimizer.state.get(parameter, {}).get("momentum_buffer") is not buffer:
-            _fail("03.1", "A momentum buffer is gone or was replaced.", "Write zeros into the buffer: `.zero_()`.")
+            fail("03.1", "A momentum buffer is gone or was replaced.", "Write zeros into the buffer: `.zero_()`.")
         expect_equal("03.1", "momentum", buffer, torch.zeros_like(buffer), "Every entry of `optimizer.state` has one.")
-    _passed("03.1", "Weights, running statistics and momentum are restored, and nothing has moved.")
+    passed("03.1", "Weights, running statistics and momentum are restored, and nothing has moved.")
 
 
 def check_03_2(warm_ups_needed: int) -> None:
@@ -238,7 +106,7 @@ def check_03_2(warm_ups_needed: int) -> None:
     expect_filled("03.2", "warm_ups_needed", warm_ups_needed)
     hint = "Which branch of `update` would a capture after that many steps record, and what would a replay of it do?"
     expect_equal("03.2", "warm_ups_needed", warm_ups_needed, 3, hint)
-    _passed("03.2", "The third step creates the mean; only a capture after it records the branch that updates.")
+    passed("03.2", "The third step creates the mean; only a capture after it records the branch that updates.")
 
 
 # --- notebook 06 --------------------------------------------------------------------------------------------------
@@ -248,9 +116,9 @@ def check_06_1(found: Any) -> None:
     """`found` is what the proof says of a graph captured without a warm-up: a Difference at step 2."""
     hint = "Compare `first_eight` with `train_by_replay(8, warm_up=no_warm_up)`, and store all that the proof returns."
     if not hasattr(found, "step"):
-        _fail("06.1", f"`found` is {_short(found)}, not a difference between two runs.", hint)
+        fail("06.1", f"`found` is {_short(found)}, not a difference between two runs.", hint)
     expect_equal("06.1", "found.step", found.step, 2, hint)
-    _passed("06.1", "The first step needs no momentum, so it is right; from the second on, the momentum is lost.")
+    passed("06.1", "The first step needs no momentum, so it is right; from the second on, the momentum is lost.")
 
 
 def check_06_2(optimizer: torch.optim.Optimizer, repaired: Any) -> None:
@@ -259,13 +127,13 @@ def check_06_2(optimizer: torch.optim.Optimizer, repaired: Any) -> None:
     group = optimizer.param_groups[0]
     hint = "Write `lr=torch.tensor(0.01, device=device)`; a graph reads a tensor at every replay, a number only once."
     if not isinstance(group["lr"], Tensor):
-        _fail("06.2", "The learning rate is still a Python number.", hint)
+        fail("06.2", "The learning rate is still a Python number.", hint)
     expect_equal("06.2", "lr", group["lr"], torch.tensor(0.01), "Keep the value: a float32 tensor without dimensions.")
     if not group["fused"]:
-        _fail("06.2", "The learning rate is a tensor, but SGD is not fused.", "Add `fused=True`.")
+        fail("06.2", "The learning rate is a tensor, but SGD is not fused.", "Add `fused=True`.")
     if repaired is not None:
-        _fail("06.2", f"The proof still finds a difference: {_short(repaired)}.", "Let both runs use `make_model`.")
-    _passed("06.2", "The scheduler writes into the tensor, the graph reads it, and no bit differs.")
+        fail("06.2", f"The proof still finds a difference: {_short(repaired)}.", "Let both runs use `make_model`.")
+    passed("06.2", "The scheduler writes into the tensor, the graph reads it, and no bit differs.")
 
 
 # --- notebook 05 --------------------------------------------------------------------------------------------------
@@ -283,7 +151,7 @@ def check_05_1(replay_all: Callable[..., Any]) -> None:
     expect_tensor("05.1", "the returned value", results, (5, 3), torch.float32)
     hint = "Refill, replay, then clone: each replay overwrites the one static result."
     expect_equal("05.1", "the returned tensor", results, torch.stack(inputs) * 2, hint)
-    _passed("05.1", "Every result was copied before the next replay overwrote it.")
+    passed("05.1", "Every result was copied before the next replay overwrote it.")
 
 
 def check_05_2(
@@ -293,7 +161,7 @@ def check_05_2(
     expect_filled("05.2", "prediction_graph", prediction_graph)
     expect_tensor("05.2", "static_predictions", static_predictions, (len(static_test_images),), torch.int64)
     if not net.training:
-        _fail("05.2", "`net` is in evaluation mode.", "Call `net.train()` after the capture: the graph keeps its mode.")
+        fail("05.2", "`net` is in evaluation mode.", "Call `net.train()` after the capture: the graph keeps its mode.")
     bias = next(module.bias for module in reversed(list(net.modules())) if isinstance(module, torch.nn.Linear))
     weights = bias.detach().clone()
     with torch.no_grad():
@@ -305,7 +173,7 @@ def check_05_2(
             bias.copy_(weights)
             hint = "Capture in evaluation mode, with `net` itself and `static_test_images` itself, not with copies."
             expect_equal("05.2", "static_predictions", got, expected, hint)
-    _passed("05.2", "It predicts without dropout, and follows the weights that training changes in place.")
+    passed("05.2", "It predicts without dropout, and follows the weights that training changes in place.")
 
 
 # --- notebook 04 --------------------------------------------------------------------------------------------------
@@ -315,7 +183,7 @@ def check_04_1(at_each_replay: Any) -> None:
     """`at_each_replay` holds the letters of the lines that are operations on the device."""
     hint = "A replay runs the recorded operations on tensors, and no Python: no number, branch, list or print."
     expect_equal("04.1", "at_each_replay", at_each_replay, {"b", "c", "f"}, hint)
-    _passed("04.1", "Operations on tensors are replayed; counters, branches, lists and prints were Python's, once.")
+    passed("04.1", "Operations on tensors are replayed; counters, branches, lists and prints were Python's, once.")
 
 
 def check_04_2(capture_scaling: Callable[[Tensor], Any]) -> None:
@@ -324,7 +192,7 @@ def check_04_2(capture_scaling: Callable[[Tensor], Any]) -> None:
     static_x = torch.arange(1.0, 6.0, device=device)
     returned = capture_scaling(static_x)
     if not isinstance(returned, tuple) or len(returned) != 3:
-        _fail("04.2", "`capture_scaling` should return three things.", "`return graph, factor, scaled`")
+        fail("04.2", "`capture_scaling` should return three things.", "`return graph, factor, scaled`")
     graph, factor, scaled = returned
     expect_tensor("04.2", "factor", factor, (), torch.float32)
     expect_tensor("04.2", "the static result", scaled, (5,), torch.float32)
@@ -333,7 +201,7 @@ def check_04_2(capture_scaling: Callable[[Tensor], Any]) -> None:
         graph.replay()
         hint = "Multiply by the tensor itself: `.item()` or a Python number would be burnt in."
         expect_equal("04.2", "the static result", scaled, static_x * value, hint)
-    _passed("04.2", "The factor is read from its address at each replay, so it can change in place.")
+    passed("04.2", "The factor is read from its address at each replay, so it can change in place.")
 
 
 # --- notebook 01 --------------------------------------------------------------------------------------------------
@@ -346,7 +214,7 @@ def check_01_1(largest_gain: Callable[[float, float], float]) -> None:
         name = f"largest_gain({host_us:g}, {kernel_us:g})"
         hint = "Before, the step takes the larger of the two times; afterwards, it takes the kernels' time."
         expect_equal("01.1", name, largest_gain(host_us, kernel_us), gain, hint, tolerance=1e-6)
-    _passed("01.1", "The gain is large where the host is the limit, and 1 where the kernels are.")
+    passed("01.1", "The gain is large where the host is the limit, and 1 where the kernels are.")
 
 
 class _CountedReads(Tensor):
@@ -367,12 +235,12 @@ def check_01_2(mean_loss: Callable[[Callable[[], Tensor], int], float]) -> None:
     _CountedReads.reads = 0
     mean = mean_loss(lambda: torch.tensor(next(losses), requires_grad=True).as_subclass(_CountedReads), 4)
     if isinstance(mean, Tensor):
-        _fail("01.2", "It returns a tensor.", "Call `.item()` once, on the mean, after the loop.")
+        fail("01.2", "It returns a tensor.", "Call `.item()` once, on the mean, after the loop.")
     expect_equal("01.2", "mean_loss(step, 4)", mean, 1.625, "Add up the losses, divide by `steps`.", tolerance=1e-6)
     if _CountedReads.reads != 1:
         hint = "Add up tensors in the loop, for example `total += step().detach()`; call `.item()` after it."
-        _fail("01.2", f"The mean is right, but the host read from the device {_CountedReads.reads} times.", hint)
-    _passed("01.2", "The same mean, and the host waits once.")
+        fail("01.2", f"The mean is right, but the host read from the device {_CountedReads.reads} times.", hint)
+    passed("01.2", "The same mean, and the host waits once.")
 
 
 # --- notebook 00 --------------------------------------------------------------------------------------------------
@@ -382,7 +250,7 @@ def check_00_1(values: list[float]) -> None:
     """Three replays of y = 2 * x with x = 1, 2, 3 leave y = 2, 4, 6."""
     hint = "In the loop: fill `x` in place, replay, and append `y.item()`. `x = ...` only moves the name."
     expect_equal("00.1", "values", values, [2.0, 4.0, 6.0], hint)
-    _passed("00.1", "One recording, three inputs, three results.")
+    passed("00.1", "One recording, three inputs, three results.")
 
 
 # --- notebook 20 --------------------------------------------------------------------------------------------------
@@ -395,11 +263,11 @@ def _scripted(exercise: str, name: str, function: Any) -> Any:
         return torch.jit.script(function)
     except Exception as error:  # noqa: BLE001 - TorchScript raises many kinds
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        _fail(exercise, f"`{name}` is no TorchScript: {reason}", "An empty list of futures needs an annotation.")
+        fail(exercise, f"`{name}` is no TorchScript: {reason}", "An empty list of futures needs an annotation.")
 
 
 def _run_tasks(function: Callable[[Tensor], Any], x: Tensor, reverse: bool) -> tuple[Any, int]:
-    """Run ``function(x)`` eagerly, its tasks at the first wait; return the result and how many tasks there were then."""
+    """Run ``function(x)`` eagerly, its tasks at the first wait; return the result and the number of tasks then."""
     tasks: list[Callable[[], Any]] = []
     results: list[Any] = []
 
@@ -428,8 +296,8 @@ def check_20_1(column_norms: Callable[[Tensor], Tensor]) -> None:
         _, started = _run_tasks(column_norms, x, reverse=False)
         if started != columns:
             what = f"The norms are right, but {started} tasks had started before the first wait, not {columns}."
-            _fail("20.1", what, "Fork `norm` in one loop, keep the futures, and wait in a second loop.")
-    _passed("20.1", "As many tasks as columns, and all of them start before the first wait.")
+            fail("20.1", what, "Fork `norm` in one loop, keep the futures, and wait in a second loop.")
+    passed("20.1", "As many tasks as columns, and all of them start before the first wait.")
 
 
 def check_20_2(noisy_pair: Callable[[Tensor], Tensor]) -> None:
@@ -438,20 +306,20 @@ def check_20_2(noisy_pair: Callable[[Tensor], Tensor]) -> None:
     expect_tensor("20.2", "noisy_pair(x)", scripted(x), (2, 5), torch.float32)
     (first, tasks), (second, _) = (_run_tasks(noisy_pair, x, reverse) for reverse in (False, True))
     if tasks != 2:
-        _fail("20.2", f"{tasks} tasks were forked before the first wait, not 2.", "Fork `add_noise` twice, then wait.")
+        fail("20.2", f"{tasks} tasks were forked before the first wait, not 2.", "Fork `add_noise` twice, then wait.")
     if torch.equal(first[0], first[1]):
-        _fail("20.2", "Both rows have the same noise.", "Draw a tensor of shape [2, len(x)], one row for each task.")
+        fail("20.2", "Both rows have the same noise.", "Draw a tensor of shape [2, len(x)], one row for each task.")
     if not torch.equal(first, second):
         what = "With one seed, the result depends on which task runs first."
-        _fail("20.2", what, "Draw all random numbers before the first fork, and pass them to the tasks.")
-    _passed("20.2", "The caller draws, in a fixed order; the tasks only compute, in any order.")
+        fail("20.2", what, "Draw all random numbers before the first fork, and pass them to the tasks.")
+    passed("20.2", "The caller draws, in a fixed order; the tasks only compute, in any order.")
 
 
 def check_20_3(true_statements: Any) -> None:
     """The letters of the true statements on fork and wait."""
     hint = "Each statement was shown by a cell above: which sections are about it?"
     expect_equal("20.3", "true_statements", true_statements, {"a", "c", "e", "f"}, hint)
-    _passed("20.3", "A scripted task's error comes as RuntimeError at wait, and a wait occupies no thread.")
+    passed("20.3", "A scripted task's error comes as RuntimeError at wait, and a wait occupies no thread.")
 
 
 # --- notebook 21 --------------------------------------------------------------------------------------------------
@@ -467,7 +335,7 @@ def check_21_1(from_library: Callable[[torch.nn.LSTM], torch.nn.Module]) -> None
         with torch.no_grad():
             hint = "The backward direction's weights have the same names with `_reverse` at the end."
             expect_equal("21.1", "from_library(library)(x)", model(x), library(x)[0], hint)
-    _passed("21.1", "The same weights in two modules, and the same output bit for bit.")
+    passed("21.1", "The same weights in two modules, and the same output bit for bit.")
 
 
 def check_21_2(multiply_adds: Callable[[int, int, int, int], int]) -> None:
@@ -478,7 +346,7 @@ def check_21_2(multiply_adds: Callable[[int, int, int, int], int]) -> None:
         hint = "Two matrices of 4 * size rows and size columns; for each step, sequence, direction and model."
         got, expected = multiply_adds(steps, batch, size, models), 16 * steps * batch * size**2 * models
         expect_equal("21.2", name, got, expected, hint)
-    _passed("21.2", "At the source's size these are 168 thousand million, half of them in each direction.")
+    passed("21.2", "At the source's size these are 168 thousand million, half of them in each direction.")
 
 
 # --- notebook 22 --------------------------------------------------------------------------------------------------
@@ -488,7 +356,7 @@ def check_22_1(overlapping: Any) -> None:
     """The bodies in which one direction's work stands between the other's fork and its wait."""
     hint = "Between a fork and its own wait, does anything start that takes long?"
     expect_equal("22.1", "overlapping", overlapping, {"b", "d"}, hint)
-    _passed("22.1", "Only there does one direction start between the other's fork and its wait.")
+    passed("22.1", "Only there does one direction start between the other's fork and its wait.")
 
 
 def check_22_2(model_class: Callable[[int], torch.nn.Module]) -> None:
@@ -502,8 +370,8 @@ def check_22_2(model_class: Callable[[int], torch.nn.Module]) -> None:
         expect_equal("22.2", "BothForked(8)(x)", scripted(x), plain(x), hint)
     if started != 2:
         what = f"The result is right, but {started} of 2 tasks had started before the first wait."
-        _fail("22.2", what, "Fork `run_forwards` and `run_backwards`, and only then wait for the two futures.")
-    _passed("22.2", "Both are tasks before anything waits, and no bit differs.")
+        fail("22.2", what, "Fork `run_forwards` and `run_backwards`, and only then wait for the two futures.")
+    passed("22.2", "Both are tasks before anything waits, and no bit differs.")
 
 
 # --- notebook 24 --------------------------------------------------------------------------------------------------
@@ -520,8 +388,8 @@ def check_24_1(ensemble: Callable[[list[torch.nn.Module]], torch.nn.Module]) -> 
         expect_equal("24.1", "LargestEnsemble(models)(x)", scripted(x), largest, hint)
     if started != len(models):
         what = f"The result is right, but {started} of {len(models)} tasks had started before the first wait."
-        _fail("24.1", what, "Fork in one loop and append the future to a typed list; wait in a second loop.")
-    _passed("24.1", "All models are tasks before anything waits, and a maximum is exact in any order.")
+        fail("24.1", what, "Fork in one loop and append the future to a typed list; wait in a second loop.")
+    passed("24.1", "All models are tasks before anything waits, and a maximum is exact in any order.")
 
 
 def check_24_2(largest_speed_up: Callable[[int, int], float]) -> None:
@@ -531,7 +399,7 @@ def check_24_2(largest_speed_up: Callable[[int, int], float]) -> None:
         hint = "How many tasks does the busiest core run, one after another?"
         name = f"largest_speed_up({tasks}, {cores})"
         expect_equal("24.2", name, largest_speed_up(tasks, cores), gain, hint, tolerance=1e-6)
-    _passed("24.2", "The busiest core decides: never more than the tasks, never more than the cores.")
+    passed("24.2", "The busiest core decides: never more than the tasks, never more than the cores.")
 
 
 # --- notebook 26 --------------------------------------------------------------------------------------------------
@@ -551,11 +419,11 @@ def check_26_1(run_directions: Callable[..., Any]) -> None:
             output = run_directions(models, x, pool)
     if at_wait[:1] != [8]:
         what = f"{at_wait[0] if at_wait else 0} tasks had been submitted before the first `result()`, not 8."
-        _fail("26.1", what, "Submit both directions of every model first, and keep the futures.")
+        fail("26.1", what, "Submit both directions of every model first, and keep the futures.")
     if any(modes):
-        _fail("26.1", "A task computed with gradients.", "`no_grad` does not reach a thread: set it in the task.")
+        fail("26.1", "A task computed with gradients.", "`no_grad` does not reach a thread: set it in the task.")
     expect_equal("26.1", "the result", output, expected, "Concatenate directions in dimension 2, and sum the models.")
-    _passed("26.1", "Eight tasks start before the first wait, none builds a graph, and no bit differs.")
+    passed("26.1", "Eight tasks start before the first wait, none builds a graph, and no bit differs.")
 
 
 def check_26_2(rnn: Callable[..., Tensor]) -> None:
@@ -571,7 +439,7 @@ def check_26_2(rnn: Callable[..., Tensor]) -> None:
     output = torch.func.vmap(rnn, in_dims=(None, 0, 0, 0, 0))(x, *weights)
     hint = "Use operations on tensors only, and make new tensors from x, for example with `torch.zeros_like`."
     expect_equal("26.2", "rnn under vmap", output, expected, hint, tolerance=1e-5)
-    _passed("26.2", "It agrees with nn.RNN, and vmap runs three networks as one.")
+    passed("26.2", "It agrees with nn.RNN, and vmap runs three networks as one.")
 
 
 # --- notebook 23 --------------------------------------------------------------------------------------------------
@@ -585,7 +453,7 @@ def check_23_1(overlap: Callable[[list[tuple[float, float]]], float]) -> None:
     cases |= {1.5: [(200.0, 300.0), (0.0, 100.0), (0.0, 100.0)], 1.2: [(0.0, 100.0), (10.0, 20.0), (30.0, 40.0)]}
     for expected, intervals in cases.items():
         expect_equal("23.1", f"overlap({intervals})", overlap(list(intervals)), expected, hint, tolerance=1e-9)
-    _passed("23.1", "Order, gaps and intervals inside others change nothing.")
+    passed("23.1", "Order, gaps and intervals inside others change nothing.")
 
 
 def check_23_2(alone_us: Callable[[Any], float]) -> None:
@@ -596,7 +464,7 @@ def check_23_2(alone_us: Callable[[Any], float]) -> None:
         spans = [Span("one", "a", 0.0, 100.0, "operator"), Span("two", "b", start, 100.0, "operator")]
         name = f"alone_us of 100 µs in one thread, and 100 µs in another, {start:g} µs later,"
         expect_equal("23.2", name, alone_us(Timeline(spans, ["a", "b"])), expected, hint, tolerance=1e-6)
-    _passed("23.2", "The less time a thread works alone, the nearer is the overlap to 2.")
+    passed("23.2", "The less time a thread works alone, the nearer is the overlap to 2.")
 
 
 # --- notebook 25 --------------------------------------------------------------------------------------------------
@@ -611,7 +479,7 @@ def check_25_1(best_fork: Callable[[dict[str, dict[str, float]]], tuple[str, str
         medians = slow | {"directions": {"2/2": 5.0 * factor}}
         expected = (variant, "1/4", 2 / 3) if factor == 1 else (variant, "2/2", 1.6)
         expect_equal("25.1", "best_fork(medians)", best_fork(medians), expected, hint)
-    _passed("25.1", "Each side had its own best setting, which is the only fair comparison.")
+    passed("25.1", "Each side had its own best setting, which is the only fair comparison.")
 
 
 def check_25_2(threads_for: Callable[[int, int], tuple[int, int]]) -> None:
@@ -620,4 +488,4 @@ def check_25_2(threads_for: Callable[[int, int], tuple[int, int]]) -> None:
     hint = "Inter-op: one thread for each task, but not more than cores. Intra-op: what is left for each, at least 1."
     for cores, tasks, expected in ((16, 8, (2, 8)), (16, 4, (4, 4)), (2, 8, (1, 2)), (6, 4, (1, 4)), (16, 1, (16, 1))):
         expect_equal("25.2", f"threads_for({cores}, {tasks})", threads_for(cores, tasks), expected, hint)
-    _passed("25.2", "Intra-op times inter-op never exceeds the cores.")
+    passed("25.2", "Intra-op times inter-op never exceeds the cores.")
