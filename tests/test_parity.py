@@ -131,6 +131,17 @@ def warm_up(cuda, step: Callable, iterations: int = 3) -> None:
     cuda.current_stream().wait_stream(stream)
 
 
+def training_step_of(layer: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> Callable[[], None]:
+    """Return a function that trains `layer` once on the sum of its outputs."""
+
+    def step() -> None:
+        optimizer.zero_grad()
+        layer(x).sum().backward()
+        optimizer.step()
+
+    return step
+
+
 def captured(cuda, step: Callable):
     """Warm up, capture and return (graph, result)."""
     warm_up(cuda, step)
@@ -455,11 +466,7 @@ def two_graphs_share_the_weights(cuda, device):
     layer = nn.Linear(3, 1).to(device)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     x = torch.ones(4, 3, device=device)
-
-    def step():
-        optimizer.zero_grad()
-        layer(x).sum().backward()
-        optimizer.step()
+    step = training_step_of(layer, optimizer, x)
 
     train, _ = captured(cuda, step)
     with torch.no_grad():
@@ -1106,11 +1113,7 @@ def adam_without_capturable_is_refused(cuda, device):
     layer = nn.Linear(3, 1).to(device)
     optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
     x = torch.ones(4, 3, device=device)
-
-    def step():
-        optimizer.zero_grad()
-        layer(x).sum().backward()
-        optimizer.step()
+    step = training_step_of(layer, optimizer, x)
 
     warm_up(cuda, step)
     first, _ = refused(cuda, step)
@@ -1122,11 +1125,7 @@ def sgd_with_a_tensor_learning_rate_reads_it_unless_fused(cuda, device):
     layer = nn.Linear(3, 1).to(device)
     optimizer = torch.optim.SGD(layer.parameters(), lr=torch.tensor(0.1, device=device))
     x = torch.ones(4, 3, device=device)
-
-    def step():
-        optimizer.zero_grad()
-        layer(x).sum().backward()
-        optimizer.step()
+    step = training_step_of(layer, optimizer, x)
 
     warm_up(cuda, step)
     assert_refused_as_host_read(cuda, step)
@@ -1138,11 +1137,7 @@ def fused_sgd_sees_a_tensor_learning_rate_change(cuda, device):
     rate = torch.tensor(0.5, device=device)
     optimizer = torch.optim.SGD(layer.parameters(), lr=rate, fused=True)
     x = torch.ones(1, 1, device=device)
-
-    def step():
-        optimizer.zero_grad()
-        layer(x).sum().backward()
-        optimizer.step()
+    step = training_step_of(layer, optimizer, x)
 
     graph, _ = captured(cuda, step)
     with torch.no_grad():
@@ -1159,11 +1154,7 @@ def a_float_learning_rate_is_baked_in(cuda, device):
     layer = nn.Linear(1, 1, bias=False).to(device)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.5)
     x = torch.ones(1, 1, device=device)
-
-    def step():
-        optimizer.zero_grad()
-        layer(x).sum().backward()
-        optimizer.step()
+    step = training_step_of(layer, optimizer, x)
 
     graph, _ = captured(cuda, step)
     with torch.no_grad():
