@@ -3,13 +3,14 @@
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from tutorial_utils import benchmark, load_mnist, reference, sweep
+from tutorial_utils import benchmark, load_mnist, reference, sweep, ways
 from tutorial_utils.models import MnistNet
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -230,7 +231,7 @@ def test_part_fork_measures_every_variant_under_every_setting(tmp_path: Path, ca
     out = tmp_path / "out.json"
     assert run("--part", "fork", "--out", out) == 0, capsys.readouterr().err
     result = reference.read(out)
-    plan = sweep.plan_for(True, result["device"]["cores"])
+    plan = sweep.sweep_plan(True, result["device"]["cores"])
     assert result["device"]["type"] == "cpu" and result["settings"]["part"] == "fork" and result["left_out"] == []
     assert list(result["measurements"]) == [f"fork_small_{intra}_{inter}" for intra, inter in plan.threads]
     for (intra, inter), entry in zip(plan.threads, result["measurements"].values(), strict=True):
@@ -258,8 +259,8 @@ def test_a_failing_setting_is_recorded_and_left_out_of_the_derived_values(
             "models": [2.0, 2.0],
         }
 
-    monkeypatch.setattr(benchmark, "plan_for", lambda *_: sweep.SweepPlan({"source": sweep.SMALL}, [(1, 2), (2, 1)]))
-    monkeypatch.setattr(benchmark, "measure_setting", fake)
+    monkeypatch.setattr(benchmark, "sweep_plan", lambda *_: sweep.SweepPlan({"source": sweep.SMALL}, [(1, 2), (2, 1)]))
+    monkeypatch.setattr(sweep, "measure_setting", fake)
     out = tmp_path / "out.json"
     assert run("--part", "fork", "--out", out) == 1
     assert "failed: fork_source_2_1: RuntimeError: RuntimeError: out of threads" in capsys.readouterr().err
@@ -271,7 +272,7 @@ def test_a_failing_setting_is_recorded_and_left_out_of_the_derived_values(
         "source_gain": 4.0,
         "source_gain_1_thread": 4.0,
     }
-    monkeypatch.setattr(benchmark, "measure_setting", lambda *_: {name: [0.5] for name in sweep.VARIANTS})
+    monkeypatch.setattr(sweep, "measure_setting", lambda *_: {name: [0.5] for name in sweep.VARIANTS})
     assert run("--part", "fork", "--out", out) == 0
     derived = reference.read(out)["derived"]
     assert derived["source_gain"] == 1.0 and derived["source_gain_1_thread"] == 4.0, (
@@ -279,10 +280,53 @@ def test_a_failing_setting_is_recorded_and_left_out_of_the_derived_values(
     )
 
 
-def test_the_full_fork_plan_has_the_sources_size_and_what_16_cores_can_do_in_two_minutes() -> None:
-    plan = sweep.plan_for(False, 16)
-    assert plan.threads == [(1, 16), (2, 8), (4, 4), (16, 1), (16, 16)]
+def test_the_full_fork_plan_has_the_sources_size_and_every_setting_that_shares_the_cores_out() -> None:
+    plan = sweep.sweep_plan(False, 16)
+    assert plan.threads == [(1, 16), (2, 8), (4, 4), (8, 2), (16, 1), (16, 16)]
     source = plan.problems["source"]
-    assert (source.steps, source.batch, source.size, source.models, source.repeats) == (50, 50, 1024, 4, 3)
-    assert plan.problems["small"] == sweep.SMALL
-    assert sweep.plan_for(False, 2).threads == [(1, 2), (2, 1), (2, 2)]
+    assert (source.steps, source.batch, source.size, source.models, source.repeats) == (50, 50, 1024, 4, 9)
+    assert plan.problems["small"] == replace(sweep.SMALL, repeats=9)
+    assert sweep.sweep_plan(False, 2).threads == [(1, 2), (2, 1), (2, 2)]
+
+
+def test_part_ways_measures_every_way_and_notes_how_far_it_is_from_eager(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    out = tmp_path / "out.json"
+    assert run("--part", "ways", "--out", out) == 0, capsys.readouterr().err
+    result = reference.read(out)
+    assert result["settings"]["part"] == "ways"
+    assert set(result["measurements"]) | set(result["left_out"]) == {"cpu_small_1", "gpu_small"}
+    for name, entry in result["measurements"].items():
+        others = {"CUDA graph", "CUDA streams", "CUDA streams in a graph"}
+        others = others if name == "gpu_small" else {"scripted fork", "Python threads"}
+        assert set(entry["ways"]) == {"nn.LSTM(bidirectional=True)", "vmap"} | others
+        for way in entry["ways"]:
+            assert entry[way]["unit"] == "ms" and len(entry[way]["samples"]) == 2
+            assert entry[way]["largest_difference"] <= ways.TOLERANCE
+        assert result["derived"][f"{name}_gain"] >= 1 or result["derived"][f"{name}_fastest_at"] == ways.EAGER
+    assert "no measurement 'fork_small_1_2'" in refused(
+        capsys, "--part", "ways", "--out", out, "--only", "fork_small_1_2"
+    )
+
+
+def test_a_way_that_fails_or_computes_something_else_is_noted_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(net: torch.nn.Module) -> ways.Way:
+        raise RuntimeError("no threads left\nsecond line")
+
+    monkeypatch.setattr(ways, "in_threads", broken)
+    monkeypatch.setattr(ways, "with_vmap", lambda net: lambda x: net(x) + 0.001)
+    threads = torch.get_num_threads()
+    found = ways.time_ways(sweep.Problem(steps=3, batch=2, size=4, models=2, repeats=2), "cpu", threads, compiled=False)
+    assert found["Python threads"] == {"error": "RuntimeError: no threads left"}
+    assert found["vmap"]["error"].startswith("RuntimeError: it differs from eager by 0.001")
+    assert len(found[ways.EAGER]["samples"]) == len(found["scripted fork"]["samples"]) == 2
+
+
+def test_the_full_ways_plan_shares_the_cores_out_among_the_models() -> None:
+    plan = ways.ways_plan(False, 16)
+    assert plan.on_cpu == [("small", 1), ("small", 4), ("source", 4), ("source", 16)]
+    assert set(plan.compiled) <= set(plan.measurements())
+    assert ways.ways_plan(False, 2).on_cpu == [("small", 1), ("source", 1), ("source", 2)]

@@ -115,23 +115,18 @@ def test_unknown_names_are_answered_with_those_that_there_are(data: Json) -> Non
 RECORDED = sorted(path.stem for path in reference.FOLDER.glob("*.json"))
 
 
-# A time limit cut this recording off. `python -m tutorial_utils.benchmark --part fork --out FILE` with the same file on
-# the same machine would continue it; until then nothing may quote the small network's recorded times from it.
-UNFINISHED = {"cpu16": ("fork_small_",)}
-
-
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded_results_are_complete_and_valid(name: str) -> None:
     recorded = reference.load(name)
     entries = recorded["measurements"]
     assert not [key for key, entry in entries.items() if "error" in entry]
     plan = benchmark.plan_of(recorded)
-    if isinstance(plan, benchmark.SweepPlan):
-        assert list(plan.problems) == ["source", "small"], "a quick run is no reference"
-    else:
+    if isinstance(plan, benchmark.Plan):
         assert plan.data == "full", "a quick run is no reference"
-    expected = {key for key in benchmark.measurements(plan) if not key.startswith(UNFINISHED.get(name, ("-",)))}
-    assert set(entries) | set(recorded["left_out"]) == expected
+    else:
+        assert set(plan.problems) == {"source", "small"}, "a quick run is no reference"
+    assert set(entries) | set(recorded["left_out"]) == set(benchmark.measurements(plan))
+    assert not [way for entry in entries.values() for way in entry.get("ways", ()) if "error" in entry[way]]
     assert recorded["derived"] == benchmark.derive(recorded)
 
 

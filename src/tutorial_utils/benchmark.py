@@ -2,11 +2,13 @@
 
     python -m tutorial_utils.benchmark --out h200.json [--only NAME ...] [--root MNIST_ROOT] [--quick]
     python -m tutorial_utils.benchmark --part fork --out cpu16.json [--only NAME ...] [--quick]
+    python -m tutorial_utils.benchmark --part ways --out ways_h200.json [--only NAME ...] [--quick]
 
 The file is rewritten after each measurement. The same command again continues where it stopped and retries what failed.
 Without a GPU the first measures what means something there, the eager step and epochs, and lists what it left out.
 ``reference/h200.json`` is the unedited output from an H200, where the whole run takes about five minutes.
-``--part fork`` times the LSTM ensembles on the CPU, forked and not, in one process per thread setting (cpu16.json).
+``--part fork`` times the LSTM ensembles on the CPU, forked and not, in one process per thread setting (cpu16.json);
+``--part ways`` the same ensemble without TorchScript, on the CPU and on a GPU (ways_h200.json).
 """
 
 import argparse
@@ -15,14 +17,12 @@ import importlib.metadata
 import importlib.util
 import json
 import math
-import multiprocessing
 import os
 import platform
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -36,9 +36,11 @@ from tqdm import tqdm
 
 from tutorial_utils import batches, environment, load_mnist
 from tutorial_utils.models import MnistNet
-from tutorial_utils.reference import SCHEMA_VERSION, SchemaError, quartiles, read, validate
-from tutorial_utils.sweep import VARIANTS, SweepPlan, best, measure_setting, plan_for, recorded
+from tutorial_utils.reference import SCHEMA_VERSION, SchemaError, measured, read, validate
+from tutorial_utils.sweep import SweepPlan, sweep_plan
 from tutorial_utils.timeline import Span, record
+from tutorial_utils.timing import in_new_process
+from tutorial_utils.ways import WaysPlan, ways_plan
 
 # As in the LibTorch MNIST example, but for the seed.
 SEED, BATCH, TEST_BATCH, WARM_UP, LOSS_EVERY, LEARNING_RATE, MOMENTUM = 1, 64, 1000, 7, 10, 0.01, 0.5
@@ -68,6 +70,9 @@ class Plan:
 
 QUICK = Plan(3, 5, 3, batch_sizes=(16, 64), data="mini", epochs=1, runs=2, captures=2, processes=1)
 FULL = Plan() if ON_GPU else Plan(samples=10, steps=20, epochs=3, eager_runs=1)  # under two minutes
+
+
+AnyPlan = Plan | SweepPlan | WaysPlan
 
 
 class Trainer:
@@ -229,18 +234,6 @@ def cost_of(work: Callable[[], Any]) -> Entry:
     return {"ms": round(took * 1e3, 4), **{key: round((after[key] - before[key]) / 2**20, 4) for key in after}}
 
 
-def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """For what only a new process shows (first calls), and what would disturb later measurements (the profiler)."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
-
-
-def measured(unit: str, samples: Sequence[float], settings: Entry, **more: Any) -> Entry:
-    samples = [float(f"{sample:.6g}") for sample in samples]
-    q1, median, q3 = quartiles(samples)
-    return {"unit": unit, "median": median, "q1": q1, "q3": q3, "samples": samples, **more, "settings": settings}
-
-
 def step(plan: Plan, form: str, fused: bool = False, copies: bool = False) -> Entry:
     """µs of one training step, its batch on the device, nothing read back in between; and of the host's calls alone."""
     trainer = Trainer(form, fused=fused)
@@ -381,22 +374,10 @@ def kernels(plan: Plan, form: str) -> Entry:
     return entry | {"kernels_per_step": count, "kernels": last}
 
 
-def fork(plan: SweepPlan, problem: str, intra_op: int, inter_op: int) -> Entry:
-    """s of a call without fork, in a new process with these threads; and of one of each forked variant."""
-    asked = plan.problems[problem]
-    samples = measure_setting(asked, intra_op, inter_op)
-    if "error" in samples:
-        raise RuntimeError(samples["error"])
-    forked = {name: measured("s", samples[name], {"variant": name}) for name in VARIANTS if name != "no fork"}
-    settings = {"variant": "no fork", **asdict(asked), "intra_op": intra_op, "inter_op": inter_op}
-    return measured("s", samples["no fork"], settings, **forked)
-
-
-def measurements(plan: Plan | SweepPlan) -> dict[str, Callable[[Any], Entry]]:
+def measurements(plan: AnyPlan) -> dict[str, Callable[[Any], Entry]]:
     """Every measurement by its name, in the order in which they run."""
-    if isinstance(plan, SweepPlan):
-        pairs = [(problem, *pair) for problem in plan.problems for pair in plan.threads]
-        return {f"fork_{p}_{a}_{b}": partial(fork, problem=p, intra_op=a, inter_op=b) for p, a, b in pairs}
+    if not isinstance(plan, Plan):
+        return plan.measurements()
     forms, compiled = ("eager", "graph", "compile_and_capture"), "compile_and_capture"
     steps = {f"step_{form}": partial(step, form=form) for form in ("eager", "graph", "reduce_overhead", compiled)}
     steps |= {f"step_{form}_fused": partial(step, form=form, fused=True) for form in forms}
@@ -415,10 +396,11 @@ def measurements(plan: Plan | SweepPlan) -> dict[str, Callable[[Any], Entry]]:
     }
 
 
-def plan_of(data: Entry) -> Plan | SweepPlan:
+def plan_of(data: Entry) -> AnyPlan:
     """The plan with which a file was measured."""
     settings = data["settings"]
-    return (SweepPlan if settings.get("part") == "fork" else Plan)(**settings["plan"])
+    kinds = {"fork": SweepPlan, "ways": WaysPlan}
+    return kinds.get(settings.get("part"), Plan)(**settings["plan"])
 
 
 def derive(data: Entry) -> dict[str, Any]:
@@ -426,11 +408,11 @@ def derive(data: Entry) -> dict[str, Any]:
 
     crossover_batch: the smallest tested batch size from which on a graph gains less than 10%. break_even_FORM: training
     steps after which what a step saves has paid for warm-up, capture and, where there is one, a first compilation.
-    For the part "fork": what tutorial_utils.sweep.best says of each problem, which precedes the name.
+    The other parts' plans have a ``derive`` of their own.
     """
-    if isinstance(plan_of(data), SweepPlan):
-        sweeps = {problem: recorded(data["measurements"], problem) for problem in data["settings"]["plan"]["problems"]}
-        return {f"{problem}_{key}": value for problem, found in sweeps.items() for key, value in best(found).items()}
+    plan = plan_of(data)
+    if not isinstance(plan, Plan):
+        return plan.derive(data["measurements"])
     median = {name: entry["median"] for name, entry in data["measurements"].items() if "median" in entry}
     sizes = data["settings"]["plan"]["batch_sizes"]
     ratios = {size: median.get(f"batch_{size}", math.inf) for size in sizes}
@@ -447,11 +429,11 @@ def derive(data: Entry) -> dict[str, Any]:
     return result
 
 
-def describe(plan: Plan | SweepPlan) -> Entry:
+def describe(plan: AnyPlan) -> Entry:
     """What a rerun must agree with."""
     info = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     cpu = next((line.split(": ")[1] for line in info if line.startswith("model name")), platform.machine())
-    on_gpu = ON_GPU and isinstance(plan, Plan)
+    on_gpu = ON_GPU and not isinstance(plan, SweepPlan)
     device = {"type": "cuda" if on_gpu else "cpu", "name": cpu, "cpu": cpu, "cores": os.cpu_count()}
     versions = {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda}
     versions["triton"] = importlib.metadata.version("triton") if importlib.util.find_spec("triton") else None
@@ -468,9 +450,8 @@ def describe(plan: Plan | SweepPlan) -> Entry:
         "fp32_precision": {"matmul": torch.backends.cuda.matmul.fp32_precision, "conv": cudnn.conv.fp32_precision},
         "cudnn": {"deterministic": cudnn.deterministic, "benchmark": cudnn.benchmark},
     }  # fmt: skip
-    if isinstance(plan, SweepPlan):
-        note = "in a row, as many as take about 50 ms without fork, at least one; autograd off; the variants take turns"
-        settings = {"part": "fork", "plan": asdict(plan), "dtype": "float32", "sample": f"the mean of calls {note}"}
+    if not isinstance(plan, Plan):
+        settings = plan.settings()
     description = {"schema_version": SCHEMA_VERSION, "device": device, "versions": versions, "settings": settings}
     return json.loads(json.dumps(description))  # tuples become lists, as in the file
 
@@ -489,17 +470,17 @@ def write(path: Path, data: Entry) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tutorial_utils.benchmark", description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="the JSON file, continued if it exists")
-    parser.add_argument("--part", choices=["graphs", "fork"], default="graphs", help="which of the two to measure")
+    parser.add_argument("--part", choices=["graphs", "fork", "ways"], default="graphs", help="which to measure")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="measure only these")
     parser.add_argument("--root", help="the folder that holds MNIST/raw; otherwise $MNIST_ROOT or a download")
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes; the figures mean little")
     options = parser.parse_args(arguments)
     if options.root:
         os.environ["MNIST_ROOT"] = options.root
-    forking, graphs_plan = options.part == "fork", QUICK if options.quick else FULL
-    plan = plan_for(options.quick, os.cpu_count() or 1) if forking else graphs_plan
+    makers = {"fork": sweep_plan, "ways": ways_plan, "graphs": lambda quick, cores: QUICK if quick else FULL}
+    plan = makers[options.part](options.quick, os.cpu_count() or 1)
     every = measurements(plan)
-    possible = [name for name in every if ON_GPU or forking or name in ON_CPU_TOO]
+    possible = [name for name in every if ON_GPU or name in ON_CPU_TOO or name.startswith(("fork_", "cpu_"))]
     for name in set(options.only or []) - set(possible):
         parser.error(f"{name} needs a GPU" if name in every else f"no measurement {name!r}; all: {', '.join(every)}")
     data = describe(plan)

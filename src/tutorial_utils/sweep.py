@@ -15,7 +15,9 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from torch import nn
 from tqdm import tqdm
 
 from tutorial_utils.models import BidirectionalLSTM, ForkedBidirectionalLSTM, ForkedLSTMEnsemble, LSTMEnsemble
+from tutorial_utils.reference import measured
 
 VARIANTS: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
     "no fork": (LSTMEnsemble, BidirectionalLSTM),
@@ -67,16 +70,29 @@ class SweepPlan:
     problems: dict[str, Problem]
     threads: list[tuple[int, int]]
 
+    def settings(self) -> dict[str, Any]:
+        """What a rerun must agree with, beside the machine."""
+        note = "in a row, as many as take about 50 ms without fork, at least one; autograd off; the variants take turns"
+        return {"part": "fork", "plan": asdict(self), "dtype": "float32", "sample": f"the mean of calls {note}"}
 
-def plan_for(quick: bool, cores: int) -> SweepPlan:
-    """Return the benchmark's plan: where ``cores`` are many, less of it, so that 16 take less than two minutes.
+    def measurements(self) -> dict[str, Callable[[Any], dict[str, Any]]]:
+        """Every measurement by its name."""
+        pairs = [(problem, *pair) for problem in self.problems for pair in self.threads]
+        return {f"fork_{p}_{a}_{b}": partial(fork, problem=p, intra_op=a, inter_op=b) for p, a, b in pairs}
 
-    Left out are two of five samples at the source's size, and the setting of half as many intra-op threads as cores.
-    """
+    def derive(self, entries: dict[str, Any]) -> dict[str, Any]:
+        """What :func:`best` says of each problem, which precedes the name."""
+        found = {problem: best(recorded(entries, problem)) for problem in self.problems}
+        return {f"{problem}_{key}": value for problem, keys in found.items() for key, value in keys.items()}
+
+
+def sweep_plan(quick: bool, cores: int) -> SweepPlan:
+    """Return the benchmark's plan for a machine with ``cores`` cores; ``quick`` takes seconds instead of minutes."""
     if quick:
         return SweepPlan({"small": Problem(steps=3, batch=2, size=4, models=2, repeats=2)}, settings_for(cores)[:2])
-    threads = [pair for pair in settings_for(cores) if cores < 8 or pair != (cores // 2, 2)]
-    return SweepPlan({"source": replace(SOURCE_SIZE, repeats=3), "small": SMALL}, threads)
+    return SweepPlan(
+        {"source": replace(SOURCE_SIZE, repeats=9), "small": replace(SMALL, repeats=9)}, settings_for(cores)
+    )
 
 
 def scripted(variant: str, problem: Problem, share: nn.Module | None = None) -> nn.Module:
@@ -100,7 +116,7 @@ def measure(problem: Problem) -> dict[str, list[float]]:
 
     A sample is the mean over calls in a row, as many as take about 50 ms without fork, and at least one. The variants
     take turns, so that a change of the host's load meets all of them. Before the first sample each is called twice
-    on two time steps: that starts the threads and lets TorchScript optimise, and costs little at any size.
+    on two time steps, which lets TorchScript optimise, and once on all: that starts the threads and reserves memory.
 
     Raises:
         RuntimeError: a variant's result is not bitwise that of the unforked one.
@@ -111,8 +127,8 @@ def measure(problem: Problem) -> dict[str, list[float]]:
     samples: dict[str, list[float]] = {name: [] for name in nets}
     with torch.no_grad():
         for net in nets.values():
-            for _ in range(2):
-                net(x[:2])
+            for part in (x[:2], x[:2], x):
+                net(part)
         start = time.perf_counter()
         expected = unforked(x)
         calls = max(1, round(0.05 / (time.perf_counter() - start)))
@@ -142,6 +158,17 @@ def measure_setting(problem: Problem, intra_op: int, inter_op: int, timeout_s: f
         lines = done.stderr.strip().splitlines()
         return {"error": lines[-1] if lines else f"the process ended with code {done.returncode}"}
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def fork(plan: SweepPlan, problem: str, intra_op: int, inter_op: int) -> dict[str, Any]:
+    """s of a call without fork, in a new process with these threads; and of one of each forked variant."""
+    asked = plan.problems[problem]
+    samples = measure_setting(asked, intra_op, inter_op)
+    if "error" in samples:
+        raise RuntimeError(samples["error"])
+    forked = {name: measured("s", samples[name], {"variant": name}) for name in VARIANTS if name != "no fork"}
+    settings = {"variant": "no fork", **asdict(asked), "intra_op": intra_op, "inter_op": inter_op}
+    return measured("s", samples["no fork"], settings, **forked)
 
 
 def sweep(

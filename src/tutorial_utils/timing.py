@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import sys
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +94,12 @@ def _time_on_gpu(fn: Callable[[], Any], min_run_time: float, device: torch.devic
         while len(samples) < 5 or sum(samples) * calls < min_run_time * 1e6:
             samples.append(microseconds(calls) / calls)
     return calls, samples
+
+
+def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """For what only a new process shows (first calls), and what would disturb later measurements (the profiler)."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
 
 
 def peak_memory_mib() -> float:

@@ -3,6 +3,7 @@
 import json
 import math
 import statistics
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,13 @@ def read(path: Path) -> Reference:
 def quartiles(samples: list[float]) -> tuple[float, float, float]:
     """First quartile, median and third quartile, by linear interpolation between the samples."""
     return tuple(statistics.quantiles(samples, method="inclusive")) if len(samples) > 1 else (samples[0],) * 3
+
+
+def measured(unit: str, samples: Sequence[float], settings: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return a measurement of these samples, rounded to six digits, with their statistics and what belongs to it."""
+    samples = [float(f"{sample:.6g}") for sample in samples]
+    q1, median, q3 = quartiles(samples)
+    return {"unit": unit, "median": median, "q1": q1, "q3": q3, "samples": samples, **more, "settings": settings}
 
 
 def validate(data: Any) -> None:
