@@ -5,9 +5,13 @@ Jupyter shows the error's message alone, without a traceback; a test run still c
 
 from __future__ import annotations
 
+import cmath
 import math
 import numbers
+import os
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,6 +50,32 @@ def expect_callable(exercise: str, name: str, value: Any) -> None:
         fail(exercise, what, f"Define it with `def {name}(...):`, and pass the function itself, without calling it.")
 
 
+def call(exercise: str, name: str, function: Callable[..., Any], *arguments: Any, hint: str = "") -> Any:
+    """Return ``function(*arguments)``, or say which error the call ``name`` raised, and in which line of the answer."""
+    try:
+        return function(*arguments)
+    except NotYet:
+        raise
+    except Exception as error:  # noqa: BLE001 - an answer can raise anything
+        fail(exercise, f"`{name}` raised {type(error).__name__}{_own_line(error)}: {reason(error)}", hint)
+
+
+def reason(error: BaseException) -> str:
+    """What an error says, in one line: TorchScript puts a traceback before its message, or a schema."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["it says no more"]
+    if "TorchScript interpreter" in lines[0]:
+        return lines[-1].removeprefix("RuntimeError: ")
+    return next((line for line in lines if line.startswith("Could not match")), lines[0])
+
+
+def _own_line(error: BaseException) -> str:
+    # The last frame that is neither Python's, an installed package's nor this package's belongs to the answer.
+    folders = (Path(os.__file__).parent, Path(torch.__file__).parents[1], Path(__file__).parent)
+    others = (*map(str, folders), "<frozen")
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(others)]
+    return f" in the line `{frames[-1].line}`" if frames and frames[-1].line else ""
+
+
 def expect_tensor(
     exercise: str, name: str, value: Any, shape: Sequence[int] | None = None, dtype: torch.dtype | None = None
 ) -> None:
@@ -80,15 +110,19 @@ def expect_equal(
         value = value.item()  # a number of torch's or of NumPy's
     kinds = (bool, numbers.Number, str, (set, frozenset), Mapping, (list, tuple), object)
     kind = next(kind for kind in kinds if isinstance(expected, kind))
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+    too_wide = (kind is not bool and isinstance(value, bool)) or (
+        isinstance(value, complex) and not isinstance(expected, complex)
+    )
+    if not isinstance(value, kind) or too_wide:
         wanted = type(expected).__name__
         fail(exercise, f"`{name}` is of type {type(value).__name__}; it should be of type {wanted}.", hint)
     same, detail = value == expected, ""
     if kind is str:
         same = value.strip().casefold() == expected.strip().casefold()
     elif kind is numbers.Number:
-        same = math.isclose(value, expected, rel_tol=tolerance, abs_tol=tolerance)
-        detail = f" It is too {'large' if value > expected else 'small'}." if not math.isnan(value) else ""
+        same = cmath.isclose(value, expected, rel_tol=tolerance, abs_tol=tolerance)
+        if not isinstance(value, complex) and not math.isnan(value):
+            detail = f" It is too {'large' if value > expected else 'small'}."
     elif kind == (set, frozenset):
         surplus = ", ".join(sorted(map(str, value - expected))) or "nothing"
         detail = f" It lacks {len(expected - value)} and has too much: {surplus}."
@@ -99,6 +133,22 @@ def expect_equal(
         detail = f" Its first wrong entry is number {first}, counted from 0." if first is not None else detail
     if not same:
         fail(exercise, f"`{name}` is {_short(value)}, which is not the answer.{detail}", hint)
+
+
+def expect_result(
+    exercise: str,
+    name: str,
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    expected: Any,
+    hint: str = "",
+    *,
+    tolerance: float = 0.0,
+) -> Any:
+    """Require ``function(*arguments)``, the call ``name``, to return ``expected``; return what it returned."""
+    value = call(exercise, name, function, *arguments, hint=hint)
+    expect_equal(exercise, name, value, expected, hint, tolerance=tolerance)
+    return value
 
 
 def _expect_equal_tensor(
@@ -116,6 +166,18 @@ def _expect_equal_tensor(
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def expect_letters(exercise: str, name: str, value: Any, expected: set[str], hint: str = "") -> None:
+    """Require these letters, in either case: a set, list or tuple of strings, or one string of them all."""
+    expect_filled(exercise, name, value)
+    entries = [value] if isinstance(value, str) else value
+    if not isinstance(entries, (set, frozenset, list, tuple)) or not all(isinstance(entry, str) for entry in entries):
+        what = f"`{name}` is {_short(value)}; it should be a set of letters."
+        fail(exercise, what, f'Write each letter in quotation marks: `{name} = {{"a", "b"}}`, with your letters.')
+    letters = {letter for entry in entries for letter in entry.casefold() if letter.isalpha()}
+    expect_filled(exercise, name, None if entries and not letters else letters)
+    expect_equal(exercise, name, letters, expected, hint)
 
 
 def expect_same_storage(exercise: str, name: str, value: Any, original: Tensor | int, hint: str = "") -> None:
