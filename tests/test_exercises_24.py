@@ -3,9 +3,10 @@
 import pytest
 import torch
 from torch import Tensor
+from torch.jit import fork, wait
 
 from tutorial_utils.exercises import NotYet, check_24_1, check_24_2
-from tutorial_utils.models import ForkedLSTMEnsemble, LSTMEnsemble
+from tutorial_utils.models import BidirectionalLSTM, ForkedLSTMEnsemble, LSTMEnsemble
 
 pytestmark = pytest.mark.filterwarnings(r"ignore:`torch\.jit\.\w+` is deprecated")
 
@@ -49,7 +50,32 @@ class LeavesOneOut(LSTMEnsemble):
         return torch.stack([torch.jit.wait(future) for future in futures[1:]]).amax(dim=0)
 
 
-@pytest.mark.parametrize("answer", [LargestEnsemble, Stacked])
+class ImportedNames(LSTMEnsemble):
+    def forward(self, x: Tensor) -> Tensor:
+        futures = [fork(model, x) for model in self.models]
+        return torch.stack([future.wait() for future in futures]).amax(dim=0)
+
+
+def identity(x: Tensor) -> Tensor:
+    return x
+
+
+class Dummies(LSTMEnsemble):
+    def forward(self, x: Tensor) -> Tensor:
+        futures = [fork(identity, x) for _ in self.models]
+        inputs = [wait(future) for future in futures]
+        return torch.stack([model(inputs[0]) for model in self.models]).amax(dim=0)
+
+
+class OneTaskForAll(LSTMEnsemble):
+    def largest(self, x: Tensor) -> Tensor:
+        return torch.stack([model(x) for model in self.models]).amax(dim=0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return wait(fork(self.largest, x))
+
+
+@pytest.mark.parametrize("answer", [LargestEnsemble, Stacked, ImportedNames])
 def test_24_1_accepts_the_loop_and_the_comprehension(answer, capsys):
     check_24_1(answer)
     assert capsys.readouterr().out.startswith("Exercise 24.1: correct.")
@@ -58,7 +84,13 @@ def test_24_1_accepts_the_loop_and_the_comprehension(answer, capsys):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (OneLoop, "1 of 3 tasks had started(.|\n)*wait in a second loop"),
+        (OneLoop, "model 1 is forked only after the first wait, when 1 task had started(.|\n)*wait in a second loop"),
+        (Dummies, "model 0 runs in the caller, not in a task(.|\n)*wait in a second loop"),
+        (OneTaskForAll, "model 1 runs in the same task as model 0(.|\n)*wait in a second loop"),
+        (LargestEnsemble([BidirectionalLSTM(6)]), "an instance of LargestEnsemble(.|\n)*without parentheses"),
+        (BidirectionalLSTM, "is no subclass of LSTMEnsemble(.|\n)*Begin it with"),
+        (LSTMEnsemble, "is not filled in yet: it has no `forward`"),
+        (lambda: None, "raised TypeError(.|\n)*Fork in one loop"),
         (Untyped, "is no TorchScript(.|\n)*needs an annotation"),
         (LeavesOneOut, "differs(.|\n)*maximum over all models"),
         (ForkedLSTMEnsemble, "differs(.|\n)*maximum over all models"),
@@ -86,3 +118,10 @@ def test_24_2_accepts_whole_rounds(capsys):
 def test_24_2_refuses_divided_tasks_and_a_bound_left_out(answer, first):
     with pytest.raises(NotYet, match=first + "(.|\n)*Hint: How many tasks does the busiest core run"):
         check_24_2(answer)
+
+
+def test_24_2_says_what_an_answer_raised():
+    with pytest.raises(
+        NotYet, match=r"largest_speed_up\(8, 16\)` raised ZeroDivisionError in the line(.|\n)*busiest core"
+    ):
+        check_24_2(lambda tasks, cores: tasks / (tasks // cores))

@@ -19,16 +19,29 @@ from tutorial_utils import cuda, device
 from tutorial_utils.checking import (
     NotYet,  # noqa: F401  part of this module's interface
     _short,
+    call,
     expect_callable,
     expect_equal,
     expect_filled,
+    expect_letters,
     expect_raises,
+    expect_result,
     expect_same_storage,
     expect_tensor,
     fail,
     passed,
 )
-from tutorial_utils.models import BidirectionalLSTM
+from tutorial_utils.exercises_fork import (
+    SCHEDULES,
+    EagerRun,
+    count,
+    expect_own_tasks,
+    expect_work_in_tasks,
+    instance,
+    run_eagerly,
+    scripted,
+)
+from tutorial_utils.models import BidirectionalLSTM, LSTMEnsemble
 from tutorial_utils.timeline import Span, Timeline
 
 # --- 02 · Static buffers --------------------------------------------------------------------------------------------
@@ -256,69 +269,62 @@ def check_00_1(values: list[float]) -> None:
 # --- notebook 20 --------------------------------------------------------------------------------------------------
 
 
-def _scripted(exercise: str, name: str, function: Any) -> Any:
-    """Return ``function`` as TorchScript, or say why it is none."""
-    expect_callable(exercise, name, function)
-    try:
-        return torch.jit.script(function)
-    except Exception as error:  # noqa: BLE001 - TorchScript raises many kinds
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        fail(exercise, f"`{name}` is no TorchScript: {reason}", "An empty list of futures needs an annotation.")
-
-
-def _run_tasks(function: Callable[[Tensor], Any], x: Tensor, reverse: bool) -> tuple[Any, int]:
-    """Run ``function(x)`` eagerly, its tasks at the first wait; return the result and the number of tasks then."""
-    tasks: list[Callable[[], Any]] = []
-    results: list[Any] = []
-
-    def fork(task: Callable[..., Any], *args: Any, **kwargs: Any) -> int:
-        tasks.append(lambda: task(*args, **kwargs))
-        return len(tasks) - 1
-
-    def wait(future: int) -> Any:
-        if not results:
-            order = tasks[::-1] if reverse else tasks
-            values = [task() for task in order]
-            results.extend(values[::-1] if reverse else values)
-        return results[future] if future < len(results) else tasks[future]()
-
-    torch.manual_seed(0)
-    with mock.patch.object(torch.jit, "fork", fork), mock.patch.object(torch.jit, "wait", wait):
-        return function(x), len(results)
-
-
+@torch.random.fork_rng(devices=[])
 def check_20_1(column_norms: Callable[[Tensor], Tensor]) -> None:
-    """`column_norms` forks one task per column, all before the first wait."""
-    scripted, hint = _scripted("20.1", "column_norms", column_norms), "One task for each column: `x[:, k]`."
+    """`column_norms` forks one task per column, all before the first wait, and returns what the tasks return."""
+    scripted_norms, hint = scripted("20.1", "column_norms", column_norms), "One task for each column: `x[:, k]`."
+    loops = "Fork `norm` in one loop, keep the futures, and wait in a second loop."
     for columns in (3, 7):
         x = torch.arange(4.0 * columns).reshape(4, columns)
-        expect_equal("20.1", "column_norms(x)", scripted(x), x.norm(dim=0), hint, tolerance=1e-5)
-        _, started = _run_tasks(column_norms, x, reverse=False)
-        if started != columns:
-            what = f"The norms are right, but {started} tasks had started before the first wait, not {columns}."
-            fail("20.1", what, "Fork `norm` in one loop, keep the futures, and wait in a second loop.")
+        expect_result("20.1", "column_norms(x)", scripted_norms, [x], x.norm(dim=0), hint, tolerance=1e-5)
+        run = run_eagerly("20.1", "column_norms", column_norms, x)
+        if run.started != columns:
+            what = f"The norms are right, but {count(run.started, 'task')} had started before the first wait"
+            fail("20.1", f"{what}, not {columns}.", loops)
+        changed = run_eagerly("20.1", "column_norms", column_norms, x, added=1.0)
+        work = "Give each task a column, `torch.jit.fork(norm, x[:, k])`, and return what `wait` gives for it."
+        expect_work_in_tasks("20.1", changed, x.norm(dim=0), work)
     passed("20.1", "As many tasks as columns, and all of them start before the first wait.")
 
 
+@torch.random.fork_rng(devices=[])
 def check_20_2(noisy_pair: Callable[[Tensor], Tensor]) -> None:
-    """`noisy_pair` gives the same whichever of its two tasks runs first."""
-    scripted, x = _scripted("20.2", "noisy_pair", noisy_pair), torch.zeros(5)
-    expect_tensor("20.2", "noisy_pair(x)", scripted(x), (2, 5), torch.float32)
-    (first, tasks), (second, _) = (_run_tasks(noisy_pair, x, reverse) for reverse in (False, True))
+    """`noisy_pair` adds two noises in two tasks, and gives the same whenever its tasks run."""
+    scripted_pair = scripted("20.2", "noisy_pair", noisy_pair)
+    for size in (5, 3):
+        name, zeros = f"noisy_pair(x) with {size} elements", torch.zeros(size)
+        result = call("20.2", name, scripted_pair, zeros, hint="It takes one argument, `x`; draw noise of its length.")
+        expect_tensor("20.2", name, result, (2, size), torch.float32)
+
+    def run(x: Tensor, seed: int = 0, **options: Any) -> EagerRun:
+        torch.default_generator.manual_seed(seed)
+        return run_eagerly("20.2", "noisy_pair", noisy_pair, x, **options)
+
+    x = torch.arange(1.0, 6.0)
+    runs = [run(x, schedule=schedule) for schedule in SCHEDULES]
+    one, tasks = runs[1].result, runs[1].started
     if tasks != 2:
-        fail("20.2", f"{tasks} tasks were forked before the first wait, not 2.", "Fork `add_noise` twice, then wait.")
-    if torch.equal(first[0], first[1]):
+        what = f"`noisy_pair` forks {count(tasks, 'task')} before the first wait; it should fork 2."
+        fail("20.2", what, "Fork `add_noise` twice, then wait.")
+    if torch.equal(one[0], one[1]):
         fail("20.2", "Both rows have the same noise.", "Draw a tensor of shape [2, len(x)], one row for each task.")
-    if not torch.equal(first, second):
-        what = "With one seed, the result depends on which task runs first."
+    if not all(torch.equal(run.result, one) for run in runs):
+        what = "With one seed, the result depends on which task runs first, or on when it runs."
         fail("20.2", what, "Draw all random numbers before the first fork, and pass them to the tasks.")
+    if torch.equal(run(x, seed=1).result, one):
+        what = "Two seeds give the same result, so nothing was drawn."
+        fail("20.2", what, "Draw the noise with `torch.rand`, in the caller.")
+    if not torch.allclose(run(x + 10 * x).result - 10 * x, one, atol=1e-4):
+        fail("20.2", "The result is not `x` plus noise.", "Pass `x` itself and one row of noise to `add_noise`.")
+    work = "Give each task `x` and a row of noise, with `add_noise` as its function, and return what `wait` gives."
+    expect_work_in_tasks("20.2", run(x, added=1.0), one, work)
     passed("20.2", "The caller draws, in a fixed order; the tasks only compute, in any order.")
 
 
 def check_20_3(true_statements: Any) -> None:
     """The letters of the true statements on fork and wait."""
     hint = "Each statement was shown by a cell above: which sections are about it?"
-    expect_equal("20.3", "true_statements", true_statements, {"a", "c", "e", "f"}, hint)
+    expect_letters("20.3", "true_statements", true_statements, {"a", "c", "e", "f"}, hint)
     passed("20.3", "A scripted task's error comes as RuntimeError at wait, and a wait occupies no thread.")
 
 
@@ -355,50 +361,50 @@ def check_21_2(multiply_adds: Callable[[int, int, int, int], int]) -> None:
 def check_22_1(overlapping: Any) -> None:
     """The bodies in which one direction's work stands between the other's fork and its wait."""
     hint = "Between a fork and its own wait, does anything start that takes long?"
-    expect_equal("22.1", "overlapping", overlapping, {"b", "d"}, hint)
+    expect_letters("22.1", "overlapping", overlapping, {"b", "d"}, hint)
     passed("22.1", "Only there does one direction start between the other's fork and its wait.")
 
 
+@torch.random.fork_rng(devices=[])
 def check_22_2(model_class: Callable[[int], torch.nn.Module]) -> None:
     """The class forks both directions before it waits for any, and gives what the unforked class gives."""
-    expect_callable("22.2", "BothForked", model_class)
-    x, model, plain = torch.randn(5, 2, 8), model_class(8), BidirectionalLSTM(8)
-    plain.load_state_dict(model.state_dict())
+    forks = "Fork `run_forwards` and `run_backwards`, and only then wait for the two futures."
+    model = instance("22.2", "BothForked", model_class, BidirectionalLSTM, 8, forks)
+    x, plain = torch.randn(5, 2, 8), BidirectionalLSTM(8)
+    call("22.2", "loading its weights into a BidirectionalLSTM", plain.load_state_dict, model.state_dict(), hint=forks)
     with torch.no_grad():
-        scripted, (_, started) = _scripted("22.2", "BothForked(8)", model), _run_tasks(model, x, reverse=True)
         hint = "The forward direction comes first in the output, whichever task is ready first."
-        expect_equal("22.2", "BothForked(8)(x)", scripted(x), plain(x), hint)
-    if started != 2:
-        what = f"The result is right, but {started} of 2 tasks had started before the first wait."
-        fail("22.2", what, "Fork `run_forwards` and `run_backwards`, and only then wait for the two futures.")
+        expect_result("22.2", "BothForked(8)(x)", scripted("22.2", "BothForked(8)", model), [x], plain(x), hint)
+        parts = {"the forward direction": [model.forwards], "the backward direction": [model.backwards]}
+        expect_own_tasks("22.2", run_eagerly("22.2", "BothForked(8)", model, x, parts=parts), forks)
     passed("22.2", "Both are tasks before anything waits, and no bit differs.")
 
 
 # --- notebook 24 --------------------------------------------------------------------------------------------------
 
 
+@torch.random.fork_rng(devices=[])
 def check_24_1(ensemble: Callable[[list[torch.nn.Module]], torch.nn.Module]) -> None:
     """The ensemble forks all of its models before it waits, and returns the maximum of their outputs."""
-    expect_callable("24.1", "LargestEnsemble", ensemble)
+    loops = "Fork in one loop and append the future to a typed list; wait in a second loop."
     x, models = torch.randn(5, 2, 6), [BidirectionalLSTM(6) for _ in range(3)]
-    net = ensemble(models)
+    net = instance("24.1", "LargestEnsemble", ensemble, LSTMEnsemble, models, loops)
     with torch.no_grad():
-        scripted, (_, started) = _scripted("24.1", "LargestEnsemble(models)", net), _run_tasks(net, x, reverse=True)
         largest, hint = torch.stack([model(x) for model in models]).amax(dim=0), "Take the maximum over all models."
-        expect_equal("24.1", "LargestEnsemble(models)(x)", scripted(x), largest, hint)
-    if started != len(models):
-        what = f"The result is right, but {started} of {len(models)} tasks had started before the first wait."
-        fail("24.1", what, "Fork in one loop and append the future to a typed list; wait in a second loop.")
+        name = "LargestEnsemble(models)"
+        expect_result("24.1", f"{name}(x)", scripted("24.1", name, net), [x], largest, hint)
+        parts = {f"model {k}": [model.forwards, model.backwards] for k, model in enumerate(models)}
+        expect_own_tasks("24.1", run_eagerly("24.1", name, net, x, parts=parts), loops)
     passed("24.1", "All models are tasks before anything waits, and a maximum is exact in any order.")
 
 
 def check_24_2(largest_speed_up: Callable[[int, int], float]) -> None:
     """The tasks go in rounds of at most `cores`; the last round may be short."""
     expect_callable("24.2", "largest_speed_up", largest_speed_up)
+    hint = "How many tasks does the busiest core run, one after another?"
     for tasks, cores, gain in ((8, 16, 8.0), (8, 4, 4.0), (8, 3, 8 / 3), (5, 2, 5 / 3), (1, 8, 1.0)):
-        hint = "How many tasks does the busiest core run, one after another?"
         name = f"largest_speed_up({tasks}, {cores})"
-        expect_equal("24.2", name, largest_speed_up(tasks, cores), gain, hint, tolerance=1e-6)
+        expect_result("24.2", name, largest_speed_up, (tasks, cores), gain, hint, tolerance=1e-6)
     passed("24.2", "The busiest core decides: never more than the tasks, never more than the cores.")
 
 
