@@ -35,6 +35,7 @@ from tutorial_utils.exercises_fork import (
     SCHEDULES,
     EagerRun,
     count,
+    expect_instance,
     expect_own_tasks,
     expect_work_in_tasks,
     instance,
@@ -331,28 +332,39 @@ def check_20_3(true_statements: Any) -> None:
 # --- notebook 21 --------------------------------------------------------------------------------------------------
 
 
+@torch.random.fork_rng(devices=[])
 def check_21_1(from_library: Callable[[torch.nn.LSTM], torch.nn.Module]) -> None:
-    """`from_library` returns a model that computes what a bidirectional nn.LSTM computes."""
+    """`from_library` returns a BidirectionalLSTM with the weights, and the output, of a bidirectional nn.LSTM."""
     expect_callable("21.1", "from_library", from_library)
+    hint = "The backward direction's weights have the same names with `_reverse` at the end."
     for size in (3, 16):
         library, x = torch.nn.LSTM(size, size, bidirectional=True), torch.randn(6, 2, size)
-        model = from_library(library)
-        expect_callable("21.1", "from_library(library)", model)
+        name = "from_library(library)"
+        model = call("21.1", name, from_library, library, hint="It takes one argument, the library's module. " + hint)
+        make = "Make one with `BidirectionalLSTM(library.input_size)`, and copy the weights into it."
+        expect_instance("21.1", name, model, BidirectionalLSTM, make)
+        for dtype in {parameter.dtype for parameter in model.parameters()} - {torch.float32}:
+            what = f"The weights of `{name}` have dtype {dtype}; it should be torch.float32."
+            fail("21.1", what, "Keep the library's dtype: leave out `.double()`, `.half()` and `.to(...)`.")
+        weights = dict(library.named_parameters())
+        for part, end in (("forwards", ""), ("backwards", "_reverse")):
+            for key, value in getattr(model, part).named_parameters():
+                expect_equal("21.1", f"{name}.{part}.{key}", value, weights[key + end], hint)
         with torch.no_grad():
-            hint = "The backward direction's weights have the same names with `_reverse` at the end."
-            expect_equal("21.1", "from_library(library)(x)", model(x), library(x)[0], hint)
+            expect_result("21.1", f"{name}(x)", model, [x], library(x)[0], hint)
     passed("21.1", "The same weights in two modules, and the same output bit for bit.")
 
 
 def check_21_2(multiply_adds: Callable[[int, int, int, int], int]) -> None:
     """`multiply_adds` counts both matrices, four gates, two directions, and every step, sequence and model."""
     expect_callable("21.2", "multiply_adds", multiply_adds)
+    hint = "Two matrices of 4 * size rows and size columns; for each step, sequence, direction and model."
     for steps, batch, size, models in ((1, 1, 1, 1), (3, 1, 1, 1), (1, 5, 7, 2), (50, 50, 1024, 4)):
         name = f"multiply_adds({steps}, {batch}, {size}, {models})"
-        hint = "Two matrices of 4 * size rows and size columns; for each step, sequence, direction and model."
-        got, expected = multiply_adds(steps, batch, size, models), 16 * steps * batch * size**2 * models
-        expect_equal("21.2", name, got, expected, hint)
-    passed("21.2", "At the source's size these are 168 thousand million, half of them in each direction.")
+        expected = 16 * steps * batch * size**2 * models
+        expect_result("21.2", name, multiply_adds, (steps, batch, size, models), expected, hint)
+    number = f"{expected / 1e9:.0f} billion ({expected:.2e})".replace("e+", "e")
+    passed("21.2", f"At the source's size these are {number}, half of them in each direction.")
 
 
 # --- notebook 22 --------------------------------------------------------------------------------------------------
