@@ -469,19 +469,26 @@ def check_23_1(overlap: Callable[[list[tuple[float, float]]], float]) -> None:
     hint = "Sort by start; only what lies beyond the latest end so far adds to the time in which any is busy."
     cases = {1.0: [(20.0, 30.0), (0.0, 10.0)], 4 / 3: [(0.0, 100.0), (50.0, 150.0)]}
     cases |= {1.5: [(200.0, 300.0), (0.0, 100.0), (0.0, 100.0)], 1.2: [(0.0, 100.0), (10.0, 20.0), (30.0, 40.0)]}
+    cases |= {2.0: [(0.0, 90.0), (0.0, 60.0), (30.0, 60.0)]}  # three at once
     for expected, intervals in cases.items():
-        expect_equal("23.1", f"overlap({intervals})", overlap(list(intervals)), expected, hint, tolerance=1e-9)
+        expect_result("23.1", f"overlap({intervals})", overlap, [list(intervals)], expected, hint, tolerance=1e-6)
     passed("23.1", "Order, gaps and intervals inside others change nothing.")
 
 
 def check_23_2(alone_us: Callable[[Any], float]) -> None:
     """`alone_us` returns the time in which exactly one lane is busy: twice the busy time minus the work."""
     expect_callable("23.2", "alone_us", alone_us)
-    hint = "The work counts the time in which two threads are busy twice, the busy time counts it once."
-    for start, expected in ((50.0, 100.0), (0.0, 0.0), (400.0, 200.0)):
-        spans = [Span("one", "a", 0.0, 100.0, "operator"), Span("two", "b", start, 100.0, "operator")]
-        name = f"alone_us of 100 µs in one thread, and 100 µs in another, {start:g} µs later,"
-        expect_equal("23.2", name, alone_us(Timeline(spans, ["a", "b"])), expected, hint, tolerance=1e-6)
+    cases = [(100.0, {"a": [(0, 100)], "b": [(50, 150)]}), (0.0, {"a": [(0, 100)], "b": [(0, 100)]})]
+    cases += [(200.0, {"a": [(0, 100)], "b": [(400, 500)]}), (250.0, {"a": [(0, 300)], "b": [(100, 150)]})]
+    cases += [(250.0, {"a": [(0, 100), (300, 350)], "b": [(50, 250)]})]  # a lane with a gap
+    cases += [(100.0, {"a": [(0, 100)], "b": [(50, 100)], "c": [(200, 250)]})]
+    for expected, lanes in cases:
+        spans = [Span("work", lane, start, end - start, "operator") for lane in lanes for start, end in lanes[lane]]
+        trace = Timeline(sorted(spans, key=lambda span: span.start_us), list(lanes))
+        works = [f"{a} to {b} µs in lane {lane}" for lane, busy in lanes.items() for a, b in busy]
+        hint = "The work counts the time in which two threads are busy twice, the busy time counts it once."
+        hint += f" The check's trace has work from {', '.join(works)}."
+        expect_result("23.2", "alone_us(trace)", alone_us, [trace], expected, hint, tolerance=1e-6)
     passed("23.2", "The less time a thread works alone, the nearer is the overlap to 2.")
 
 
