@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import deepcopy
+from numbers import Integral
 from typing import Any
 from unittest import mock
 
@@ -499,11 +501,22 @@ def check_25_1(best_fork: Callable[[dict[str, dict[str, float]]], tuple[str, str
     """`best_fork` finds the fastest forked variant and setting, and its gain over the fastest unforked setting."""
     expect_callable("25.1", "best_fork", best_fork)
     slow = {"no fork": {"1/4": 8.0, "4/4": 2.0}, "models": {"1/4": 3.0, "4/4": 4.0}, "directions": {"2/2": 5.0}}
-    hint = "Look for the smallest time over all settings, once among `no fork` and once among the other variants."
-    for factor, variant in ((1.0, "models"), (0.25, "directions")):
-        medians = slow | {"directions": {"2/2": 5.0 * factor}}
-        expected = (variant, "1/4", 2 / 3) if factor == 1 else (variant, "2/2", 1.6)
-        expect_equal("25.1", "best_fork(medians)", best_fork(medians), expected, hint)
+    both = {"no fork": {"1/4": 3.0, "2/2": 2.0, "4/4": 6.0}, "directions": {"2/2": 1.6}, "models": {"1/4": 4.0}}
+    cases = [
+        (slow, ("models", "1/4", 2 / 3)),
+        (slow | {"directions": {"2/2": 1.25}}, ("directions", "2/2", 1.6)),
+        (both | {"directions and models": {"1/4": 1.5, "4/4": 1.0}}, ("directions and models", "4/4", 2.0)),
+    ]
+    for medians, expected in cases:
+        hint = "Look for the smallest time over all settings, once among `no fork` and once among the other variants."
+        hint += f" Not every variant has every setting; here `medians` is {medians}."
+        result = call("25.1", "best_fork(medians)", best_fork, deepcopy(medians), hint=hint)
+        expect_filled("25.1", "best_fork(medians)", result)
+        if not isinstance(result, (tuple, list)) or len(result) != 3:
+            what = f"`best_fork(medians)` is {_short(result)}, no tuple of three."
+            fail("25.1", what, "`return variant, setting, gain`")
+        for k, what in enumerate(("variant", "setting", "gain")):
+            expect_equal("25.1", f"{what} of best_fork(medians)", result[k], expected[k], hint, tolerance=1e-6)
     passed("25.1", "Each side had its own best setting, which is the only fair comparison.")
 
 
@@ -512,5 +525,8 @@ def check_25_2(threads_for: Callable[[int, int], tuple[int, int]]) -> None:
     expect_callable("25.2", "threads_for", threads_for)
     hint = "Inter-op: one thread for each task, but not more than cores. Intra-op: what is left for each, at least 1."
     for cores, tasks, expected in ((16, 8, (2, 8)), (16, 4, (4, 4)), (2, 8, (1, 2)), (6, 4, (1, 4)), (16, 1, (16, 1))):
-        expect_equal("25.2", f"threads_for({cores}, {tasks})", threads_for(cores, tasks), expected, hint)
+        name = f"threads_for({cores}, {tasks})"
+        result = expect_result("25.2", name, threads_for, (cores, tasks), expected, hint)
+        if not all(isinstance(number, Integral) for number in result):
+            fail("25.2", f"`{name}` is {_short(result)}, which are no integers.", f"Divide with `//`. {hint}")
     passed("25.2", "Intra-op times inter-op never exceeds the cores.")
