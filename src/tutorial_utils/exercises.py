@@ -8,11 +8,9 @@ the exercise; what they are made of stands in :mod:`tutorial_utils.checking`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
 from numbers import Integral
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor
@@ -36,8 +34,10 @@ from tutorial_utils.checking import (
 from tutorial_utils.exercises_fork import (
     SCHEDULES,
     EagerRun,
+    HeldPool,
     count,
     expect_instance,
+    expect_one_lstm_per_task,
     expect_own_tasks,
     expect_work_in_tasks,
     instance,
@@ -425,40 +425,45 @@ def check_24_2(largest_speed_up: Callable[[int, int], float]) -> None:
 # --- notebook 26 --------------------------------------------------------------------------------------------------
 
 
+@torch.random.fork_rng(devices=[])
 def check_26_1(run_directions: Callable[..., Any]) -> None:
-    """`run_directions` starts one task per direction in the pool, all before the first wait, without gradients."""
+    """`run_directions` runs each direction in a task of the pool, all before the first wait, without gradients."""
     expect_callable("26.1", "run_directions", run_directions)
-    models, x, modes = [BidirectionalLSTM(4) for _ in range(4)], torch.randn(3, 2, 4), []
-    started, at_wait, submit, result = [], [], ThreadPoolExecutor.submit, Future.result
-    with torch.no_grad(), ThreadPoolExecutor(8) as pool:
+    models, x = [BidirectionalLSTM(4) for _ in range(4)], torch.randn(3, 2, 4)
+    submit = "Submit both directions of every model first, and keep the futures."
+    ran: list[tuple[int | None, bool]] = []  # for each call of an LSTM its task, and whether it built a graph
+    with torch.no_grad(), HeldPool(8) as pool:
         expected = torch.stack([model(x) for model in models]).sum(dim=0)
         for lstm in (lstm for model in models for lstm in (model.forwards, model.backwards)):
-            lstm.register_forward_hook(lambda *_: modes.append(torch.is_grad_enabled()))
-        pool.submit = lambda *args, **kwargs: (started.append(1), submit(pool, *args, **kwargs))[1]
-        with mock.patch.object(Future, "result", lambda *args: (at_wait.append(len(started)), result(*args))[1]):
-            output = run_directions(models, x, pool)
-    if at_wait[:1] != [8]:
-        what = f"{at_wait[0] if at_wait else 0} tasks had been submitted before the first `result()`, not 8."
-        fail("26.1", what, "Submit both directions of every model first, and keep the futures.")
-    if any(modes):
-        fail("26.1", "A task computed with gradients.", "`no_grad` does not reach a thread: set it in the task.")
+            lstm.register_forward_hook(lambda _, __, output: ran.append((pool.task, output[0].requires_grad)))
+        try:
+            output = call("26.1", "run_directions(models, x, pool)", run_directions, models, x, pool, hint=submit)
+        finally:
+            pool.begin()  # whatever is still held back, so that the pool can end
+    expect_one_lstm_per_task("26.1", pool, ran, submit)
     expect_equal("26.1", "the result", output, expected, "Concatenate directions in dimension 2, and sum the models.")
     passed("26.1", "Eight tasks start before the first wait, none builds a graph, and no bit differs.")
 
 
+@torch.random.fork_rng(devices=[])
 def check_26_2(rnn: Callable[..., Tensor]) -> None:
     """`rnn` computes what nn.RNN does, also under vmap with stacked weights."""
     expect_callable("26.2", "rnn", rnn)
-    networks, x = [torch.nn.RNN(3, 5) for _ in range(3)], torch.randn(7, 2, 3)
-    weights = [torch.stack([w.detach() for w in ws]) for ws in zip(*(n.parameters() for n in networks), strict=True)]
-    with torch.no_grad():
-        expected = torch.stack([network(x)[0] for network in networks])
-    hint = "Begin with a hidden state of zeros, of shape [B, H], and keep the state of every step."
-    single = rnn(x, *(weight[0] for weight in weights))
-    expect_equal("26.2", "rnn(x, ...)", single, expected[0], hint, tolerance=1e-5)
-    output = torch.func.vmap(rnn, in_dims=(None, 0, 0, 0, 0))(x, *weights)
-    hint = "Use operations on tensors only, and make new tensors from x, for example with `torch.zeros_like`."
-    expect_equal("26.2", "rnn under vmap", output, expected, hint, tolerance=1e-5)
+    zeros = "Begin with a hidden state of zeros, of shape [B, H], and keep the state of every step."
+    lists = (
+        "Under `vmap`, what is made from `x` alone belongs to all networks at once, and nothing that depends on the "
+        "weights can be written into it: collect the states in a list, and stack them after the loop."
+    )
+    for steps, batch, features, hidden in ((7, 2, 3, 5), (4, 3, 6, 2)):
+        networks, x = [torch.nn.RNN(features, hidden) for _ in range(3)], torch.randn(steps, batch, features)
+        stacked = zip(*(network.parameters() for network in networks), strict=True)
+        weights = [torch.stack([weight.detach() for weight in same]) for same in stacked]
+        with torch.no_grad():
+            expected = torch.stack([network(x)[0] for network in networks])
+        single = [x, *(weight[0] for weight in weights)]
+        expect_result("26.2", "rnn(x, ...)", rnn, single, expected[0], zeros, tolerance=1e-5)
+        together = torch.func.vmap(rnn, in_dims=(None, 0, 0, 0, 0))
+        expect_result("26.2", "rnn under vmap", together, [x, *weights], expected, lists, tolerance=1e-5)
     passed("26.2", "It agrees with nn.RNN, and vmap runs three networks as one.")
 
 

@@ -1,13 +1,15 @@
 """What the checks of the exercises on fork and wait are made of.
 
 The answers are run twice: as TorchScript, and eagerly with other functions in the place of ``fork`` and ``wait``, which
-run the tasks in an order of the check's choice and note what each of them did.
+run the tasks in an order of the check's choice and note what each of them did. A pool does the same for threads.
 """
 
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -239,3 +241,67 @@ def expect_work_in_tasks(exercise: str, run: EagerRun, right: Tensor, hint: str)
         fail(exercise, "The result is right, but it is not what the tasks return.", hint)
     if any(task.does_nothing() for task in run.tasks):
         fail(exercise, "The result is right, but a task only returns what it was given.", hint)
+
+
+class HeldPool(ThreadPoolExecutor):
+    """A pool of threads whose tasks begin when ``expected`` of them have been submitted.
+
+    Where the caller waits earlier, in whatever way, nothing is submitted for ``patience`` seconds. Then the tasks
+    begin, and ``at_first_wait`` is the number of them.
+    """
+
+    def __init__(self, expected: int, patience: float = 2.0) -> None:
+        super().__init__(expected)
+        self.expected, self.patience = expected, patience
+        self.submitted = 0
+        self.at_first_wait: int | None = None
+        self._begin, self._here = threading.Event(), threading.local()
+
+    @property
+    def task(self) -> int | None:
+        """The number of the task that runs in this thread, None in the caller."""
+        return getattr(self._here, "task", None)
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.submitted += 1
+        future = super().submit(self._held, self.submitted, function, *args, **kwargs)
+        if self.submitted >= self.expected:
+            self.begin()
+        return future
+
+    def begin(self) -> None:
+        self._begin.set()
+
+    def _held(self, number: int, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        seen = self.submitted
+        while not self._begin.wait(self.patience):
+            if seen == self.submitted:
+                self.at_first_wait = seen
+                self.begin()
+            seen = self.submitted
+        self._here.task = number
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._here.task = None
+
+
+def expect_one_lstm_per_task(exercise: str, pool: HeldPool, ran: list[tuple[int | None, bool]], hint: str) -> None:
+    """Require as many tasks as the pool expects ahead of the first wait, and in each of them one call without a graph.
+
+    ``ran`` holds for each call of an LSTM its task, None for the caller, and whether its output has a graph.
+    """
+    early = pool.submitted if pool.at_first_wait is None else pool.at_first_wait
+    if early != pool.expected:
+        when = "in all" if early == pool.submitted else "before the first wait"
+        fail(exercise, f"The pool was given {count(early, 'task')} {when}, not {pool.expected}.", hint)
+    tasks = [task for task, _ in ran]
+    if None in tasks:
+        what = f"Outside the pool's tasks, for example in the caller, an LSTM ran {count(tasks.count(None), 'time')}."
+        fail(exercise, what, "Submit the method itself; with parentheses, `run_forwards(x)` runs at once.")
+    if sorted(tasks) != list(range(1, pool.expected + 1)):
+        what = f"The LSTMs ran {len(tasks)} times in {count(len(set(tasks)), 'task')}"
+        what += f", not {pool.expected} times in {pool.expected} tasks."
+        fail(exercise, what, "Each task runs one direction of one model, once.")
+    if any(graph for _, graph in ran):
+        fail(exercise, "A task computed with gradients.", "`no_grad` does not reach a thread: set it in the task.")
