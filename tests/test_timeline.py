@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import shutil
 import subprocess
 import sys
+import time
 
 import matplotlib
 
@@ -58,6 +61,7 @@ def test_two_threads_that_overlap_by_half(read):
     # 200 µs of work within the 150 µs in which any thread is busy.
     assert timeline.busy_lanes() == pytest.approx(200 / 150)
     assert timeline.busy_lanes(["thread 2"]) == pytest.approx(1.0)
+    assert timeline.busy_lanes(["thread 2", "thread 2"]) == pytest.approx(1.0), "a lane named twice counts once"
     assert timeline.duration_us == 150
 
 
@@ -70,6 +74,20 @@ def test_idle_time_does_not_count_and_sequential_threads_give_one(read):
 def test_threads_busy_at_the_same_time_are_counted(read, threads):
     timeline = read(*(event("aten::mm", 10, 70, MAIN + k) for k in range(threads)))
     assert timeline.busy_lanes() == pytest.approx(threads)
+
+
+def test_most_at_once_counts_spans_under_way(read):
+    spans = read(
+        event("aten::a", 0, 100),
+        event("aten::b", 50, 100, OTHER),
+        event("aten::c", 60, 10, OTHER + 1),
+        event("aten::d", 100, 20),  # starts where the first ends
+        event("aten::e", 200, 5),
+    ).spans
+    assert Timeline.most_at_once(spans) == 3
+    assert Timeline.most_at_once(span for span in spans if span.name in ("aten::a", "aten::d", "aten::e")) == 1
+    assert Timeline.most_at_once(span for span in spans if span.name in ("aten::a", "aten::b", "aten::d")) == 2
+    assert Timeline.most_at_once([]) == 0
 
 
 def test_nested_and_overlapping_spans_of_a_lane_count_once(read):
@@ -149,6 +167,12 @@ def test_streams_are_lanes_and_a_synchronising_call_is_a_wait(read):
     assert timeline.busy_fraction("thread 1 (Python)") == pytest.approx(60 / 250)
 
 
+def test_streams_with_the_same_number_on_two_gpus_are_two_lanes(read):
+    timeline = read(*(event("gemm", 0, 100, tid=7, cat="kernel", pid=gpu) for gpu in (0, 1)))
+    assert timeline.lanes == ["stream 7 (GPU 0)", "stream 7 (GPU 1)"]
+    assert timeline.busy_lanes() == pytest.approx(2.0)
+
+
 def test_scopes_are_the_innermost_annotation_of_the_lane(read):
     timeline = read(
         event("forward", 0, 100, cat="user_annotation"),
@@ -192,6 +216,13 @@ def test_scopes_are_the_innermost_annotation_of_the_lane(read):
             "KeyError('dur')",
         ),
         ('[{"ph": "X", "cat": "cpu_op", "name": "x", "ts": "soon", "dur": 1, "pid": 1, "tid": 1}]', "malformed"),
+        ('[{"ph": "X", "cat": "cpu_op", "name": "x", "ts": NaN, "dur": 1, "pid": 1, "tid": 1}]', "ts is nan"),
+        ('[{"ph": "X", "cat": "cpu_op", "name": "x", "ts": -1, "dur": 1, "pid": 1, "tid": 1}]', "ts is -1.0"),
+        ('[{"ph": "X", "cat": "cpu_op", "name": "x", "ts": 1, "dur": -1, "pid": 1, "tid": 1}]', "dur is -1.0"),
+        ('[{"ph": "X", "cat": "cpu_op", "name": "x", "ts": 1, "dur": 1e999, "pid": 1, "tid": 1}]', "dur is inf"),
+        ('[{"ph": "X", "cat": "cpu_op", "name": "x", "ts": 1, "dur": 1, "pid": 1, "tid": []}]', "unhashable"),
+        ('[{"ph": "X", "cat": "cpu_op", "name": "function", "ts": 1, "dur": 1, "pid": 1, "tid": 1}]', "no operator"),
+        ('[{"ph": "X", "cat": "user_annotation", "name": "a", "ts": 1, "dur": 1, "pid": 1, "tid": 1}]', "no operator"),
     ],
 )
 def test_what_is_no_trace_is_refused_with_the_files_name(tmp_path, content, phrase):
@@ -236,10 +267,44 @@ def test_record_sees_each_step_and_not_the_warmup(tmp_path):
 def test_record_refuses_what_it_cannot_do(tmp_path):
     with pytest.raises(ValueError, match="steps is 0"):
         record(lambda: None, steps=0)
-    with pytest.raises(ValueError, match="holds no operator"):
+    with pytest.raises(ValueError, match="^the recorded function holds no operator"):
         record(lambda: None)
     with pytest.raises(ValueError, match="the folder .*absent does not exist"):
         record(lambda: torch.ones(2) + 1, path=tmp_path / "absent" / "trace.json")
+
+
+def test_a_trace_that_cannot_be_written_is_an_error_and_not_the_one_that_is_there(tmp_path, monkeypatch):
+    path = tmp_path / "kept.json"
+    record(lambda: torch.ones(2) + 1, path=path)
+    before = path.read_bytes()
+
+    def full(source, target):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfile", full)
+        with pytest.raises(ValueError, match=r"^cannot write the trace .*kept\.json: No space left on device$"):
+            record(lambda: torch.ones(2) @ torch.ones(2), path=path)
+    with pytest.raises(ValueError, match="^cannot write the trace .*: Is a directory$"):
+        record(lambda: torch.ones(2) + 1, path=tmp_path)
+    with pytest.raises(ValueError, match="no operator"):
+        record(lambda: None, path=path)
+    assert path.read_bytes() == before
+
+
+def test_a_trace_is_plain_json_whatever_its_name(tmp_path):
+    timeline = record(lambda: torch.ones(2) + 1, path=tmp_path / "trace.json.gz")
+    assert Timeline.from_chrome_trace(tmp_path / "trace.json.gz") == timeline
+
+
+def test_recording_inside_a_recording_is_refused():
+    def nested():
+        torch.ones(2) + 1
+        record(lambda: torch.ones(2) + 1)
+
+    with pytest.raises(RuntimeError, match="a profiler is running already"):
+        record(nested)
+    assert record(lambda: torch.ones(2) + 1).spans, "the next one works"
 
 
 def test_recording_writes_nothing_to_stderr():
@@ -289,6 +354,19 @@ def test_plot_has_at_most_eight_colours_and_names_the_rest_other():
     assert len({tuple(c) for c in ax.collections[0].get_facecolors()}) == 9
 
 
+def test_bars_have_white_edges_unless_these_would_cover_them(read):
+    ax = read(event("aten::a", 0, 500), event("aten::b", 500, 496), event("aten::c", 996, 4)).plot()
+    bars = ax.collections[0]
+    assert list(bars.get_linewidths()) == [0.5, 0.5, 0]
+    assert matplotlib.colors.to_hex(bars.get_edgecolors()[0]) == "#ffffff"
+
+
+def test_the_legends_columns_can_be_chosen(read):
+    timeline = read(*(event(f"aten::{k}", 10 * k, 10) for k in range(6)))
+    legends = [timeline.plot(color_by=lambda s: s.name, **o).figure.legends[0] for o in ({}, {"legend_columns": 2})]
+    assert [legend._ncols for legend in legends] == [4, 2]
+
+
 def test_colours_can_be_given_so_that_pictures_agree(read):
     timeline = read(event("aten::lstm", 0, 100), event("aten::cat", 100, 5), event("aten::sum", 105, 50, OTHER))
     colours = {"aten::sum": "#0072B2", "aten::lstm": "#E69F00"}
@@ -335,6 +413,14 @@ with torch.no_grad():
         gc.collect()
 print("recorded", flush=True)
 """
+
+
+def test_a_function_that_fails_gets_the_pause_in_which_its_tasks_end(monkeypatch):
+    pauses = []
+    monkeypatch.setattr(time, "sleep", lambda s: pauses.append((s, torch.autograd.profiler._is_profiler_enabled)))
+    with pytest.raises(ZeroDivisionError):
+        record(lambda: 1 / 0)
+    assert pauses == [(0.2, True)], "without it the process may crash, because the profiler is gone before the tasks"
 
 
 def test_forked_tasks_are_recorded_with_their_labels_and_without_a_crash(tmp_path):

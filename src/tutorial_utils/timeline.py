@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -61,18 +63,24 @@ class Timeline:
         operators, such as a scripted function, are left out with the nested ones: a thread that waits for a forked task
         stays inside the function, but does no work. A trace of another program is refused with a ``ValueError``.
         """
-        events = _read_events(Path(path))
+        return cls._from_events(_read_events(Path(path)), nested, str(path))
+
+    @classmethod
+    def _from_events(cls, events: list[dict[str, Any]], nested: bool, source: str) -> Timeline:
         host = [event for event in events if event["cat"] in _HOST]
         # Linux gives the main thread the process's number; elsewhere the first event is Python's.
         main = next((event for event in host if event["tid"] == event["pid"]), host[0] if host else None)
         threads = {main["lane"]: "thread 1 (Python)"} if main else {}
         streams: dict[Any, str] = {}
+        several_gpus = len({event["pid"] for event in events if event["cat"] in _DEVICE}) > 1
         for event in events:
             if event["cat"] in _HOST:
                 threads.setdefault(event["lane"], f"thread {len(threads) + 1}")
             elif event["cat"] in _DEVICE:
-                streams.setdefault(event["lane"], f"stream {event['tid']}")
-        labels, origin = threads | streams, min(event["ts"] for event in events if event["cat"] not in _ANNOTATIONS)
+                gpu = f" (GPU {event['pid']})" if several_gpus else ""
+                streams.setdefault(event["lane"], f"stream {event['tid']}{gpu}")
+        labels = threads | streams
+        origin = min((event["ts"] for event in events if event["cat"] not in _ANNOTATIONS), default=0.0)
         spans: list[Span] = []
         operator_end: dict[Any, float] = {}
         scopes: dict[Any, list[tuple[float, str]]] = {}
@@ -95,6 +103,8 @@ class Timeline:
                 category = "wait" if category == "CUDA call" and "Synchronize" in event["name"] else category
                 name = scope[-1][1] if scope else ""
                 spans.append(Span(event["name"], labels[key], start - origin, event["dur"], category, name))
+        if not spans:
+            raise ValueError(f"{source} holds no operator and no kernel; record a function that computes something")
         used = {span.lane for span in spans}
         return cls(spans, [lane for lane in labels.values() if lane in used])
 
@@ -120,10 +130,11 @@ class Timeline:
     def busy_lanes(self, lanes: Iterable[str] | None = None) -> float:
         """Mean number of lanes busy at once, over the time in which any is. 1 means that nothing ran in parallel.
 
-        All ``lanes`` count unless some are named. Spans that overlap in one lane count once.
+        All ``lanes`` count unless some are named. Spans that overlap in one lane count once, and so does a lane that is
+        named twice.
         """
         edges: list[tuple[float, int]] = []
-        for lane in self.lanes if lanes is None else lanes:
+        for lane in dict.fromkeys(self.lanes if lanes is None else lanes):
             for start, end in self._busy(lane):
                 edges += [(start, 1), (end, -1)]
         total = any_busy = before = 0.0
@@ -133,6 +144,12 @@ class Timeline:
             any_busy += (at - before) * (count > 0)
             count, before = count + change, at
         return total / any_busy if any_busy else 0.0
+
+    @staticmethod
+    def most_at_once(spans: Iterable[Span]) -> int:
+        """The largest number of ``spans`` under way at one moment; one that starts where another ends comes after it."""
+        edges = sorted(edge for span in spans for edge in ((span.start_us, 1), (span.end_us, -1)))
+        return max(accumulate(change for _, change in edges), default=0)
 
     def gaps(self, lane: str) -> list[tuple[float, float]]:
         """The stretches ``(start_us, end_us)`` in which ``lane`` is idle between two spans of its own."""
@@ -151,13 +168,15 @@ class Timeline:
         color_by: Callable[[Span], str] | None = None,
         colors: Mapping[str, str] | None = None,
         limits_us: tuple[float, float] | None = None,
+        legend_columns: int = 4,
         ax: Axes | None = None,
     ) -> Axes:
         """Draw the lanes from top to bottom over time, with a legend of what the colours mean.
 
         ``color_by`` gives a span's label in the legend; by default this is its scope where the trace has any, else its
         category. The eight labels that took most time get a colour, the rest are grey; ``colors`` gives the labels
-        that have one instead, so that several pictures agree. ``limits_us`` shows a part.
+        that have one instead, so that several pictures agree. ``limits_us`` shows a part. The legend has up to
+        ``legend_columns`` columns and fills one after another.
         """
         if color_by is None:
             has_scopes = any(span.scope for span in self.spans)
@@ -177,7 +196,10 @@ class Timeline:
         for row, lane in enumerate(self.lanes):
             mine = [(span, colours.get(label, GREY)) for span, label in shown if span.lane == lane]
             bars = [(span.start_us * scale, span.duration_us * scale) for span, _ in mine]
-            ax.broken_barh(bars, (row - 0.35, 0.7), facecolors=[colour for _, colour in mine])
+            # White edges tell adjoining bars apart, but would cover a bar that is no wider than they are.
+            edges = [0.5 * (span.duration_us > 0.005 * (end - start)) for span, _ in mine]
+            colors_of_bars = [colour for _, colour in mine]
+            ax.broken_barh(bars, (row - 0.35, 0.7), facecolors=colors_of_bars, edgecolors="white", linewidths=edges)
         ax.set(xlim=(start * scale, end * scale), xlabel=f"time ({unit})", yticks=range(len(self.lanes)))
         ax.set_yticklabels(self.lanes)
         ax.set_ylim(len(self.lanes) - 0.5, -0.5)
@@ -185,7 +207,7 @@ class Timeline:
         handles = [Patch(color=colour, label=label) for label, colour in colours.items()]
         if cost.keys() - colours.keys():
             handles.append(Patch(color=GREY, label="other"))
-        ax.figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+        ax.figure.legend(handles=handles, loc="outside lower center", ncols=legend_columns, fontsize=9, frameon=False)
         return ax
 
 
@@ -205,12 +227,13 @@ def _read_events(path: Path) -> list[dict[str, Any]]:
         events = [event for event in events if event.get("ph") == "X" and event.get("cat") in kinds]
         for event in events:
             event.update(ts=float(event["ts"]), dur=float(event["dur"]), name=str(event["name"]))
+            if not (0 <= event["ts"] < math.inf and 0 <= event["dur"] < math.inf):
+                raise ValueError(f"ts is {event['ts']} and dur is {event['dur']}")
             event["lane"] = (event["pid"], event["tid"])
+            hash(event["lane"])
         events.sort(key=lambda event: (event["ts"], -event["dur"]))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a trace of torch.profiler: an event is malformed ({error!r})") from error
-    if all(event["cat"] in _ANNOTATIONS for event in events):
-        raise ValueError(f"{path} holds no operator and no kernel; record a function that computes something")
     return events
 
 
@@ -220,25 +243,42 @@ def record(
     """Call ``fn()`` ``warmup`` times unseen and ``steps`` times under torch.profiler; return what ran.
 
     The chrome trace is written to ``path`` where one is given, and can be opened at https://ui.perfetto.dev. ``nested``
-    is that of :meth:`Timeline.from_chrome_trace`. Threads of the inter-op pool are recorded, too.
+    is that of :meth:`Timeline.from_chrome_trace`. Threads of the inter-op pool are recorded, too. A forked task that
+    ``fn`` leaves behind, by an error or without a wait, must end within 0.2 s; otherwise the profiler may crash.
+
+    Raises:
+        ValueError: ``fn`` runs no operator and no kernel, or ``path`` cannot be written.
+        RuntimeError: a profiler is running already, for example because ``fn`` itself records.
     """
     if steps < 1 or warmup < 0:
         raise ValueError(f"steps is {steps} and warmup is {warmup}; they must be at least 1 and 0")
     if path is not None and not Path(path).parent.is_dir():
         raise ValueError(f"cannot write the trace {path}: the folder {Path(path).parent} does not exist")
+    if torch.autograd.profiler._is_profiler_enabled:  # a second profiler would crash the process
+        raise RuntimeError("a profiler is running already; record outside of it, and not inside a recorded function")
     on_gpu = torch.cuda.is_available()
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu
     # The first use of the profiler is slow itself, therefore the warm-up runs under one, too.
     for calls in (warmup, steps):
         with profile(activities=activities, acc_events=True) as profiler:
-            for _ in range(calls):
-                fn()
-            if on_gpu:
-                torch.cuda.synchronize()
-            # A forked task hands over its result before its thread has noted the end of its last span. Without this
-            # pause the profiler may be gone by then, and the process crashes (seen with PyTorch 2.9.0 and 2.14.1).
-            time.sleep(0.2)
+            try:
+                for _ in range(calls):
+                    fn()
+                if on_gpu:
+                    torch.cuda.synchronize()
+            finally:
+                # A forked task hands over its result, or fn an error, before its thread has noted the end of its last
+                # span. Without this pause the profiler may be gone by then, and the process crashes (seen with PyTorch
+                # 2.9.0 and 2.14.1).
+                time.sleep(0.2)
     with tempfile.TemporaryDirectory() as folder:
-        target = Path(path) if path is not None else Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(target))
-        return Timeline.from_chrome_trace(target, nested=nested)
+        # Not to ``path`` at once: where the profiler cannot write, it leaves the file that is there and says nothing.
+        trace = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(trace))
+        timeline = Timeline._from_events(_read_events(trace), nested, "the recorded function")
+        if path is not None:
+            try:
+                shutil.copyfile(trace, path)
+            except OSError as error:
+                raise ValueError(f"cannot write the trace {path}: {error.strerror or error}") from error
+    return timeline
