@@ -36,7 +36,7 @@ from tqdm import tqdm
 
 from tutorial_utils import batches, environment, load_mnist
 from tutorial_utils.models import MnistNet
-from tutorial_utils.reference import SCHEMA_VERSION, SchemaError, measured, read, validate
+from tutorial_utils.reference import SCHEMA_VERSION, SchemaError, measured, read, validate, write
 from tutorial_utils.sweep import SweepPlan, sweep_plan
 from tutorial_utils.timeline import Span, record
 from tutorial_utils.timing import in_new_process
@@ -460,13 +460,6 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def write(path: Path, data: Entry) -> None:
-    """Replace the whole file at once: an interrupted run leaves the previous one, never a half."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(part, path)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tutorial_utils.benchmark", description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="the JSON file, continued if it exists")
@@ -496,13 +489,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         left_out = [name for name in every if name not in possible]
         data |= {"date": now(), "left_out": left_out, "measurements": {}, "derived": {}}
-        try:
-            write(options.out, data)  # now, not after the first measurement
-        except OSError as error:
-            parser.error(f"{options.out} cannot be written ({error.strerror}); choose another file for --out")
     done = data["measurements"]
     chosen = [name for name in possible if not options.only or name in options.only]
     todo = [name for name in chosen if "error" in done.get(name, {"error": "not measured yet"})]
+
+    def save() -> None:
+        try:
+            write(options.out, data)
+        except OSError as error:
+            parser.error(str(error))
+
+    if todo:
+        save()  # now, not after the first measurement
     for name in (bar := tqdm(todo, unit="measurement")):
         bar.set_postfix_str(name)
         start = time.perf_counter()
@@ -513,7 +511,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             entry = {"error": f"{type(error).__name__}: {error}", "date": now()}
         done[name] = entry | {"took_s": round(time.perf_counter() - start, 3)}
         data["derived"] = derive(data)
-        write(options.out, data)
+        save()
     failed = [name for name, entry in done.items() if "error" in entry]
     for name in failed:
         print(f"failed: {name}: {done[name]['error']}", file=sys.stderr)

@@ -10,10 +10,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -26,7 +29,7 @@ from torch import nn
 from tqdm import tqdm
 
 from tutorial_utils.models import BidirectionalLSTM, ForkedBidirectionalLSTM, ForkedLSTMEnsemble, LSTMEnsemble
-from tutorial_utils.reference import measured
+from tutorial_utils.reference import is_positive, measured, write
 
 VARIANTS: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
     "no fork": (LSTMEnsemble, BidirectionalLSTM),
@@ -49,7 +52,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if not isinstance(value, int) or value < 1:
+            if type(value) is not int or value < 1:  # a bool is an int, too
                 raise ValueError(f"Problem.{name} must be a positive int, not {value!r}.")
 
 
@@ -149,15 +152,43 @@ def measure_setting(problem: Problem, intra_op: int, inter_op: int, timeout_s: f
     source = str(Path(__file__).resolve().parents[1])
     path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout_s, env={**os.environ, "PYTHONPATH": path}
-        )
+        alive, held = os.pipe()  # whose end the worker sees as soon as this process is gone, however it ended
+        try:
+            done = subprocess.run(
+                command, stdin=alive, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False,
+                env={**os.environ, "PYTHONPATH": path},
+            )  # fmt: skip
+        finally:
+            os.close(alive)
+            os.close(held)
     except subprocess.TimeoutExpired:
-        return {"error": f"no result within {timeout_s:.0f} s"}
+        return {"error": f"no result within {timeout_s:g} s"}
+    except OSError as error:
+        return {"error": f"the process could not be started: {error}"}
     if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        return {"error": lines[-1] if lines else f"the process ended with code {done.returncode}"}
-    return json.loads(done.stdout.splitlines()[-1])
+        return {"error": _why_it_ended(done.returncode, done.stderr)}
+    try:
+        result = json.loads(done.stdout.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        result = None
+    gave = done.stdout.strip()[-100:] or "nothing"
+    return result if _is_entry(result) else {"error": f"the process gave no result, but {gave}"}
+
+
+def _why_it_ended(code: int, stderr: str) -> str:
+    """The last line that looks like an error, else the last one; and the signal if one has killed the process."""
+    lines = stderr.strip().splitlines()
+    errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception)(: |$)", line)]
+    if code < 0:
+        names = {each.value: each.name for each in signal.Signals}
+        return ": ".join([f"killed by {names.get(-code, f'signal {-code}')}", *errors[-1:]])
+    return (errors or lines or [f"the process ended with code {code}"])[-1]
+
+
+def _is_entry(entry: Any) -> bool:
+    """Whether it is what :func:`measure` returns."""
+    lists = [entry.get(variant) for variant in VARIANTS] if isinstance(entry, dict) else [None]
+    return all(isinstance(samples, list) and samples and all(map(is_positive, samples)) for samples in lists)
 
 
 def fork(plan: SweepPlan, problem: str, intra_op: int, inter_op: int) -> dict[str, Any]:
@@ -189,28 +220,43 @@ def sweep(
         For each setting, as ``"intra/inter"``, seconds per call by variant, or ``{"error": why}``.
 
     Raises:
-        ValueError: ``file`` holds the sweep of another problem, or no sweep.
+        ValueError: ``file`` holds the sweep of another problem, PyTorch or number of cores, or no sweep.
+        OSError: ``file`` cannot be read or, before the first setting, written. Later that is a warning.
     """
-    results: Results = {}
     path = None if file is None else Path(file)
-    if path is not None and path.exists():
-        try:
-            saved = json.loads(path.read_text(encoding="utf-8"))
-            previous, results = saved["problem"], saved["results"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path.name} holds no sweep ({error}); delete it or choose another file.") from error
-        if previous != asdict(problem):
-            raise ValueError(f"{path.name} holds the sweep of another problem, {previous}; choose another file.")
+    made_with = {"problem": asdict(problem), "torch": torch.__version__, "cores": os.cpu_count()}
+    results = _saved(path, made_with) if path is not None and path.exists() else {}
     names = {f"{intra}/{inter}": (intra, inter) for intra, inter in settings}
     todo = [name for name in names if "error" in results.get(name, {"error": "not measured yet"})]
+    if path is not None and todo:
+        write(path, made_with | {"results": results})  # now, not after the first measurement
     for name in (bar := tqdm(todo, unit="setting")):
         bar.set_postfix_str(f"{name} threads")
         results[name] = measure_setting(problem, *names[name], timeout_s)
         if path is not None:
-            part = path.with_name(path.name + ".part")
-            part.write_text(json.dumps({"problem": asdict(problem), "results": results}, indent=1), encoding="utf-8")
-            os.replace(part, path)
+            try:
+                write(path, made_with | {"results": results})
+            except OSError as error:
+                warnings.warn(f"{error}. The sweep goes on and returns its results.", stacklevel=2)
     return {name: results[name] for name in names}
+
+
+def _saved(path: Path, made_with: dict[str, Any]) -> Results:
+    """Return the results in a file that :func:`sweep` wrote for the same problem, PyTorch and number of cores."""
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        found, results = {key: saved[key] for key in made_with}, saved["results"]
+        damaged = [name for name, entry in results.items() if not ("error" in entry or _is_entry(entry))]
+        if damaged:
+            raise ValueError(f"no samples at {damaged[0]}")
+    except OSError as error:
+        raise OSError(f"{path} cannot be read ({error.strerror}); choose another file.") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} holds no sweep ({error}); delete it or choose another file.") from error
+    for key, value in made_with.items():
+        if found[key] != value:
+            raise ValueError(f"{path} was measured with {key} = {found[key]}, not {value}; choose another file.")
+    return results
 
 
 def failures(results: Results) -> dict[str, str]:
@@ -249,13 +295,28 @@ def recorded(measurements: dict[str, Any], problem: str) -> Results:
     results: Results = {}
     for name, entry in measurements.items():
         if setting := re.fullmatch(rf"fork_{re.escape(problem)}_(\d+)_(\d+)", name):
-            samples = {v: (entry if v == "no fork" else entry[v])["samples"] for v in VARIANTS if "error" not in entry}
-            results["/".join(setting.groups())] = samples or {"error": entry["error"]}
+            parts = {v: entry if v == "no fork" else entry.get(v) for v in VARIANTS}
+            samples = {v: part["samples"] for v, part in parts.items() if isinstance(part, dict) and "samples" in part}
+            if "error" in entry or _is_entry(samples):  # a file may hold measurements of another version
+                results["/".join(setting.groups())] = {"error": entry["error"]} if "error" in entry else samples
     return results
 
 
+def _end_with_parent() -> None:
+    """Wait until standard input, a pipe whose other end the parent holds, is at its end; then end this process."""
+    while os.read(0, 1024):
+        pass
+    os._exit(1)
+
+
 if __name__ == "__main__":
-    torch.set_num_threads(int(sys.argv[1]))
-    torch.set_num_interop_threads(int(sys.argv[2]))
-    print(json.dumps(measure(Problem(**json.loads(sys.argv[3])))), flush=True)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        torch.set_num_threads(int(sys.argv[1]))
+        torch.set_num_interop_threads(int(sys.argv[2]))
+        print(json.dumps(measure(Problem(**json.loads(sys.argv[3])))), flush=True)
+    except Exception:  # noqa: BLE001  whatever it is, the parent reads it
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
     os._exit(0)  # the inter-op pool's threads may abort a process that ends in the usual way

@@ -1,7 +1,9 @@
 """Recorded results, each the unedited output of ``python -m tutorial_utils.benchmark``, and their loader."""
 
+import contextlib
 import json
 import math
+import os
 import statistics
 from collections.abc import Sequence
 from datetime import datetime
@@ -60,6 +62,23 @@ def read(path: Path) -> Reference:
     return Reference(data)
 
 
+def write(path: Path, data: Any) -> None:
+    """Replace the whole JSON file at once: an interrupted run leaves the previous one, never a half.
+
+    OSError names ``path``, the reason and what to do.
+    """
+    target = Path(os.path.realpath(path))  # a link stays one
+    part = target.with_name(target.name + ".part")
+    try:
+        part.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        os.replace(part, target)
+    except OSError as error:
+        raise OSError(f"{path} cannot be written ({error.strerror}); mend that or choose another file") from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
 def quartiles(samples: list[float]) -> tuple[float, float, float]:
     """First quartile, median and third quartile, by linear interpolation between the samples."""
     return tuple(statistics.quantiles(samples, method="inclusive")) if len(samples) > 1 else (samples[0],) * 3
@@ -88,9 +107,9 @@ def validate(data: Any) -> None:
     _check_date(data, "date")
     for key, name in ("device", "type"), ("device", "name"), ("versions", "python"), ("versions", "torch"):
         _check(_is_text(data[key].get(name)), f"{key}.{name} is missing or no text")
-    _check(_is_positive(data["device"].get("cores")), "device.cores is no positive number")
+    _check(is_positive(data["device"].get("cores")), "device.cores is no positive number")
     for name, value in data["derived"].items():
-        is_right, kind = (_is_text, "text") if name.endswith("_at") else (_is_positive, "positive number")
+        is_right, kind = (_is_text, "text") if name.endswith("_at") else (is_positive, "positive number")
         _check(value is None or is_right(value), f"derived.{name} is no {kind}")
     for name, entry in data["measurements"].items():
         _check(isinstance(entry, dict), f"measurements.{name} is no object")
@@ -104,9 +123,9 @@ def _check_samples(entry: dict[str, Any], place: str) -> None:
     _check(isinstance(entry.get("settings"), dict), f"{place}.settings is missing")
     samples = entry.get("samples")
     _check(isinstance(samples, list) and samples, f"{place}.samples is missing or empty")
-    _check(all(map(_is_positive, samples)), f"{place}.samples holds something that is no positive number")
+    _check(all(map(is_positive, samples)), f"{place}.samples holds something that is no positive number")
     for key, expected in zip(("q1", "median", "q3"), quartiles(samples), strict=True):
-        agrees = _is_positive(entry.get(key)) and math.isclose(entry[key], expected, rel_tol=1e-9)
+        agrees = is_positive(entry.get(key)) and math.isclose(entry[key], expected, rel_tol=1e-9)
         _check(agrees, f"{place}.{key} is {entry.get(key)!r}, but its samples give {expected!r}")
     if "kernels" in entry:
         _check(len(entry["kernels"]) == entry.get("kernels_per_step"), f"{place}.kernels_per_step is another number")
@@ -132,5 +151,6 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and value != ""
 
 
-def _is_positive(value: object) -> bool:
+def is_positive(value: object) -> bool:
+    """Whether it is a finite number above 0."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
