@@ -1,7 +1,9 @@
 """The benchmark's forms train as they claim, and its file survives interruption, failure and misuse."""
 
+import errno
 import json
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -186,6 +188,59 @@ def test_misuse_is_answered_with_the_way_out(tmp_path: Path, capsys: pytest.Capt
     assert not (tmp_path / "a.json").exists()
 
 
+@pytest.mark.parametrize("existing", [False, True])
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
+    existing: bool, fake: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    out = tmp_path / "out.json"
+    if existing:
+        run("--out", out, "--only", "step_eager")
+    fake.clear()
+    (tmp_path / "out.json.part").mkdir()
+    assert f"{out} cannot be written (Is a directory); mend that" in refused(capsys, "--out", out)
+    assert fake == []
+    if existing:
+        assert run("--out", out, "--only", "step_eager") == 0, "what is complete needs no writing"
+
+
+def test_a_later_failed_write_ends_with_a_message_and_keeps_what_was_written(
+    fake: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def full(part: Path, target: Path) -> None:
+        if "step_eager_fused" in fake:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(part, target)
+
+    real, out = os.replace, tmp_path / "out.json"
+    monkeypatch.setattr(os, "replace", full)
+    assert f"{out} cannot be written (No space left on device)" in refused(capsys, "--out", out)
+    assert list(reference.read(out)["measurements"]) == ["step_eager"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+
+
+def test_a_link_stays_a_link(fake: list[str], tmp_path: Path) -> None:
+    (tmp_path / "link.json").symlink_to(tmp_path / "out.json")
+    run("--out", tmp_path / "link.json", "--only", "step_eager")
+    assert (tmp_path / "link.json").is_symlink()
+    assert list(reference.read(tmp_path / "out.json")["measurements"]) == ["step_eager"]
+
+
+def test_a_measurement_without_a_variant_does_not_lose_the_new_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchmark, "sweep_plan", lambda *_: sweep.SweepPlan({"source": sweep.SMALL}, [(1, 2), (2, 1)]))
+    monkeypatch.setattr(sweep, "measure_setting", lambda *_: {name: [0.5] for name in sweep.VARIANTS})
+    arguments = ("--part", "fork", "--out", tmp_path / "out.json")
+    assert run(*arguments, "--only", "fork_source_1_2") == 0
+    data = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    del data["measurements"]["fork_source_1_2"]["models"]
+    (tmp_path / "out.json").write_text(json.dumps(data), encoding="utf-8")
+    assert run(*arguments) == 0
+    result = reference.read(tmp_path / "out.json")
+    assert "fork_source_2_1" in result["measurements"]
+    assert result["derived"]["source_best_unforked_at"] == "2/1: no fork"
+
+
 def test_missing_full_data_is_a_recorded_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
@@ -255,8 +310,8 @@ def test_a_failing_setting_is_recorded_and_left_out_of_the_derived_values(
         return {
             "no fork": [4.0, 4.0],
             "directions": [3.0, 3.0],
-            "directions and models": [1.0, 1.0],
             "models": [2.0, 2.0],
+            "directions and models": [1.0, 1.0],
         }
 
     monkeypatch.setattr(benchmark, "sweep_plan", lambda *_: sweep.SweepPlan({"source": sweep.SMALL}, [(1, 2), (2, 1)]))
@@ -316,11 +371,16 @@ def test_a_way_that_fails_or_computes_something_else_is_noted_and_the_others_go_
     def broken(net: torch.nn.Module) -> ways.Way:
         raise RuntimeError("no threads left\nsecond line")
 
+    def wordless(*_: object) -> ways.Way:
+        raise RuntimeError
+
     monkeypatch.setattr(ways, "in_threads", broken)
+    monkeypatch.setattr(ways, "library_ensemble", wordless)
     monkeypatch.setattr(ways, "with_vmap", lambda net: lambda x: net(x) + 0.001)
     threads = torch.get_num_threads()
     found = ways.time_ways(sweep.Problem(steps=3, batch=2, size=4, models=2, repeats=2), "cpu", threads, compiled=False)
     assert found["Python threads"] == {"error": "RuntimeError: no threads left"}
+    assert found["nn.LSTM(bidirectional=True)"] == {"error": "RuntimeError: "}
     assert found["vmap"]["error"].startswith("RuntimeError: it differs from eager by 0.001")
     assert len(found[ways.EAGER]["samples"]) == len(found["scripted fork"]["samples"]) == 2
 

@@ -222,7 +222,7 @@ def time_ways(problem: Problem, device: str, threads: int, compiled: bool) -> di
                 results[name] = {"samples": [], "first_s": round(first_s, 3), "largest_difference": difference}
             except Exception as error:  # noqa: BLE001  whatever it is, the other ways are worth having
                 made.pop(name, None)
-                results[name] = {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"}
+                results[name] = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
         calls = {name: max(1, round(0.05 / seconds(run))) for name, run in made.items()}
         for _ in range(problem.repeats):
             for name, run in made.items():
