@@ -81,7 +81,7 @@ class LSTMEnsemble(nn.Module):
     """The sum of several bidirectional LSTMs' outputs, computed one model after another.
 
     Args:
-        models: modules from ``[T, B, size]`` to ``[T, B, 2 * size]``.
+        models: one or more modules from ``[T, B, size]`` to ``[T, B, 2 * size]``.
 
     Shape: float32 ``[T, B, size]`` to float32 ``[T, B, 2 * size]``.
     """
