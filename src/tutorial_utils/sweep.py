@@ -34,8 +34,8 @@ from tutorial_utils.reference import is_positive, measured, write
 VARIANTS: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
     "no fork": (LSTMEnsemble, BidirectionalLSTM),
     "directions": (LSTMEnsemble, ForkedBidirectionalLSTM),
-    "directions and models": (ForkedLSTMEnsemble, ForkedBidirectionalLSTM),
     "models": (ForkedLSTMEnsemble, BidirectionalLSTM),
+    "directions and models": (ForkedLSTMEnsemble, ForkedBidirectionalLSTM),
 }
 Results = dict[str, dict[str, Any]]
 
