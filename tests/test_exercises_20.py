@@ -319,7 +319,7 @@ def waits_for_nothing(x: Tensor) -> Tensor:
         (tasks_set_seeds, "sets a seed itself(.|\n)*The caller sets the seed"),
         (constant_noise, "Two seeds give the same result(.|\n)*torch.rand"),
         (no_x, "is not `x` plus noise(.|\n)*Pass `x` itself"),
-        (one_length, "with 3 elements` raised RuntimeError(.|\n)*noise of its length"),
+        (one_length, r"`noisy_pair\(torch.zeros\(3\)\)` raised RuntimeError(.|\n)*noise of its length"),
         (adds_in_the_caller, "a task only returns what it was given(.|\n)*`add_noise` as its function"),
         (waits_for_nothing, "it is not what the tasks return(.|\n)*`add_noise` as its function"),
     ],

@@ -87,6 +87,16 @@ class Plain(nn.Module):
         return torch.cat([self.run_forwards(x), self.run_backwards(x)], dim=2)
 
 
+class NoReturn(BidirectionalLSTM):
+    def forward(self, x: Tensor):
+        fork(self.run_forwards, x)
+
+
+class OneArgumentTooMany(BidirectionalLSTM):
+    def forward(self, x: Tensor) -> Tensor:
+        return wait(fork(self.run_forwards, x, x))
+
+
 class Unfilled(BidirectionalLSTM):
     def forward(self, x: Tensor) -> Tensor: ...
 
@@ -185,6 +195,8 @@ def test_22_2_accepts_two_tasks(capsys):
         (ThrownAway, "forward direction runs in the caller(.|\n)*only then wait"),
         (BothInOneTask, "backward direction runs in the same task as the forward direction(.|\n)*only then wait"),
         (Unfilled, "is not filled in yet"),
+        (NoReturn, "is not filled in yet: it returns nothing(.|\n)*end it with `return`"),
+        (OneArgumentTooMany, "is no TorchScript: Expected at most 2 arguments but found 3 positional arguments"),
         (WrongOrder, "differs(.|\n)*The forward direction comes first"),
         (NotScriptable, "is no TorchScript(.|\n)*needs an annotation"),
     ],

@@ -88,6 +88,8 @@ def test_23_1_refuses_the_work_minus_every_pairs_overlap():
 def test_23_1_says_what_an_answer_raised():
     with pytest.raises(NotYet, match="raised TypeError in the line `.*`: (.|\n)*Hint: Sort by start"):
         exercises.check_23_1(lambda intervals: sum(intervals))
+    with pytest.raises(NotYet, match="is not filled in yet: it returns nothing(.|\n)*end it with `return`"):
+        exercises.check_23_1(lambda intervals: print(end=""))
     with pytest.raises(NotYet, match="of type complex; it should be of type float"):
         exercises.check_23_1(lambda intervals: 1j)
 

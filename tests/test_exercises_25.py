@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from tutorial_utils import exercises
 from tutorial_utils.exercises import NotYet
@@ -109,5 +110,7 @@ def test_25_2_accepts_a_list_and_refuses_other_numbers_and_errors(capsys):
     assert capsys.readouterr().out.startswith("Exercise 25.2: correct.")
     with pytest.raises(NotYet, match=r"is \(2.0, 8\), which are no integers(.|\n)*Divide with `//`"):
         exercises.check_25_2(lambda cores, tasks: (float(cores // min(tasks, cores)), min(tasks, cores)))
+    with pytest.raises(NotYet, match="first wrong entry is number 0(.|\n)*Hint: Inter-op"):
+        exercises.check_25_2(lambda cores, tasks: (torch.ones(2), tasks))
     with pytest.raises(NotYet, match="raised TypeError: (.|\n)*Hint: Inter-op"):
         exercises.check_25_2(lambda cores: (1, cores))

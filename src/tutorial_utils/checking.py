@@ -9,6 +9,7 @@ import cmath
 import math
 import numbers
 import os
+import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -51,13 +52,17 @@ def expect_callable(exercise: str, name: str, value: Any) -> None:
 
 
 def call(exercise: str, name: str, function: Callable[..., Any], *arguments: Any, hint: str = "") -> Any:
-    """Return ``function(*arguments)``, or say which error the call ``name`` raised, and in which line of the answer."""
+    """Return ``function(*arguments)``, or say that it returns nothing, or which error an answer's line raised."""
     try:
-        return function(*arguments)
+        value = function(*arguments)
     except NotYet:
         raise
     except Exception as error:  # noqa: BLE001 - an answer can raise anything
         fail(exercise, f"`{name}` raised {type(error).__name__}{_own_line(error)}: {reason(error)}", hint)
+    if value is None or value is Ellipsis:
+        what = f"`{name}` is not filled in yet: it returns nothing."
+        fail(exercise, what, "Put your answer in the place of the `...`, and end it with `return`.")
+    return value
 
 
 def reason(error: BaseException) -> str:
@@ -65,7 +70,8 @@ def reason(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["it says no more"]
     if "TorchScript interpreter" in lines[0]:
         return lines[-1].removeprefix("RuntimeError: ")
-    return next((line for line in lines if line.startswith("Could not match")), lines[0])
+    messages = [line for line in lines if not re.fullmatch(r"[\w.:]+\(.*\) -> .*:", line)]
+    return (messages or lines)[0].rstrip(":")
 
 
 def _own_line(error: BaseException) -> str:
@@ -116,7 +122,7 @@ def expect_equal(
     if not isinstance(value, kind) or too_wide:
         wanted = type(expected).__name__
         fail(exercise, f"`{name}` is of type {type(value).__name__}; it should be of type {wanted}.", hint)
-    same, detail = value == expected, ""
+    same, detail = _same(value, expected), ""
     if kind is str:
         same = value.strip().casefold() == expected.strip().casefold()
     elif kind is numbers.Number:
@@ -127,8 +133,8 @@ def expect_equal(
         surplus = ", ".join(sorted(map(str, value - expected))) or "nothing"
         detail = f" It lacks {len(expected - value)} and has too much: {surplus}."
     elif kind == (list, tuple):
-        same = list(value) == list(expected)
-        first = next((i for i, (a, b) in enumerate(zip(value, expected, strict=False)) if a != b), None)
+        first = next((i for i, (a, b) in enumerate(zip(value, expected, strict=False)) if not _same(a, b)), None)
+        same = first is None and len(value) == len(expected)
         detail = f" It has {len(value)} entries and should have {len(expected)}."
         detail = f" Its first wrong entry is number {first}, counted from 0." if first is not None else detail
     if not same:
@@ -149,6 +155,13 @@ def expect_result(
     value = call(exercise, name, function, *arguments, hint=hint)
     expect_equal(exercise, name, value, expected, hint, tolerance=tolerance)
     return value
+
+
+def _same(value: Any, expected: Any) -> bool:
+    try:
+        return bool(value == expected)
+    except (RuntimeError, TypeError, ValueError):  # several elements of a tensor or an array are no single truth
+        return False
 
 
 def _expect_equal_tensor(

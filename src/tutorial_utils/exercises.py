@@ -295,7 +295,7 @@ def check_20_2(noisy_pair: Callable[[Tensor], Tensor]) -> None:
     """`noisy_pair` adds two noises in two tasks, and gives the same whenever its tasks run."""
     scripted_pair = scripted("20.2", "noisy_pair", noisy_pair)
     for size in (5, 3):
-        name, zeros = f"noisy_pair(x) with {size} elements", torch.zeros(size)
+        name, zeros = f"noisy_pair(torch.zeros({size}))", torch.zeros(size)
         result = call("20.2", name, scripted_pair, zeros, hint="It takes one argument, `x`; draw noise of its length.")
         expect_tensor("20.2", name, result, (2, size), torch.float32)
 
