@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -130,3 +133,23 @@ def test_the_gpu_path_times_batches_between_events(monkeypatch):
     assert result.median_us == pytest.approx(250.0)
     assert result.calls_per_sample == 40  # a twentieth of 0.2 s in steps of 250 µs
     assert len(result.samples_us) == 20
+
+
+def test_a_new_process_ends_with_the_one_that_started_it(tmp_path):
+    (tmp_path / "slow.py").write_text(
+        "import os, time\ndef work(path):\n    open(path, 'w').write(str(os.getpid()))\n    time.sleep(60)\n"
+    )
+    note, source = tmp_path / "pid", str(Path(timing.__file__).parents[1])
+    main = f"import slow; from tutorial_utils.timing import in_new_process; in_new_process(slow.work, {str(note)!r})"
+    code = f"if __name__ == '__main__':\n    {main}\n"
+    (tmp_path / "main.py").write_text(code)
+    parent = subprocess.Popen([sys.executable, "main.py"], cwd=tmp_path, env=os.environ | {"PYTHONPATH": source})
+    deadline = time.monotonic() + 40
+    while not (note.exists() and note.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    child = int(note.read_text())
+    parent.kill()
+    parent.wait()
+    while (alive := psutil.pid_exists(child)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not alive, "the process works on, although nobody waits for it any more"

@@ -328,7 +328,7 @@ def check_20_3(true_statements: Any) -> None:
     """The letters of the true statements on fork and wait."""
     hint = "Each statement was shown by a cell above: which sections are about it?"
     expect_letters("20.3", "true_statements", true_statements, {"a", "c", "e", "f"}, hint)
-    passed("20.3", "A scripted task's error comes as RuntimeError at wait, and a wait occupies no thread.")
+    passed("20.3", "A scripted task's error comes as RuntimeError at wait, and a wait blocks no thread of the pool.")
 
 
 # --- notebook 21 --------------------------------------------------------------------------------------------------
@@ -365,8 +365,7 @@ def check_21_2(multiply_adds: Callable[[int, int, int, int], int]) -> None:
         name = f"multiply_adds({steps}, {batch}, {size}, {models})"
         expected = 16 * steps * batch * size**2 * models
         expect_result("21.2", name, multiply_adds, (steps, batch, size, models), expected, hint)
-    number = f"{expected / 1e9:.0f} billion ({expected:.2e})".replace("e+", "e")
-    passed("21.2", f"At the source's size these are {number}, half of them in each direction.")
+    passed("21.2", f"At the source's size these are {expected / 1e9:.0f} billion, half of them in each direction.")
 
 
 # --- notebook 22 --------------------------------------------------------------------------------------------------

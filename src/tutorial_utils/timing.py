@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -98,8 +100,19 @@ def _time_on_gpu(fn: Callable[[], Any], min_run_time: float, device: torch.devic
 
 def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
     """For what only a new process shows (first calls), and what would disturb later measurements (the profiler)."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context, initializer=_end_with_parent) as pool:
         return pool.submit(function, *arguments).result()
+
+
+def _end_with_parent() -> None:
+    """End this process as soon as the one that started it is gone, for example killed; nobody waits for the result."""
+
+    def wait() -> None:
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def peak_memory_mib() -> float:
