@@ -380,7 +380,7 @@ def test_a_way_that_fails_or_computes_something_else_is_noted_and_the_others_go_
     threads = torch.get_num_threads()
     found = ways.time_ways(sweep.Problem(steps=3, batch=2, size=4, models=2, repeats=2), "cpu", threads, compiled=False)
     assert found["Python threads"] == {"error": "RuntimeError: no threads left"}
-    assert found["nn.LSTM(bidirectional=True)"] == {"error": "RuntimeError: "}
+    assert found["nn.LSTM(bidirectional=True)"] == {"error": "RuntimeError"}
     assert found["vmap"]["error"].startswith("RuntimeError: it differs from eager by 0.001")
     assert len(found[ways.EAGER]["samples"]) == len(found["scripted fork"]["samples"]) == 2
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -33,7 +35,7 @@ def test_a_sweep_measures_every_variant_in_its_own_process() -> None:
     results = s.sweep(TINY, [(1, 1), (1, 2)])
     assert list(results) == ["1/1", "1/2"] and s.failures(results) == {}
     for entry in results.values():
-        assert list(entry) == list(s.VARIANTS)
+        assert list(entry) == [*s.VARIANTS, s.AFTER_FORKS]
         assert all(len(samples) == 3 and min(samples) > 0 for samples in entry.values())
 
 
@@ -297,3 +299,18 @@ def test_a_recorded_sweep_reads_like_one_of_this_machine() -> None:
     for bad in (incomplete, incomplete | {"models": 3}, incomplete | {"models": {"samples": []}}):
         assert s.recorded(measurements | {"fork_small_8_8": bad}, "small") == RESULTS
     assert s.recorded(measurements, "source") == {}
+
+
+def test_no_fork_is_measured_before_anything_is_forked_and_again_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+
+    def fake(variant: str, problem: s.Problem, share: object = None) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda x: called.append(variant) or x + 0
+
+    monkeypatch.setattr(s, "scripted", fake)
+    monkeypatch.setattr(s.time, "perf_counter", lambda ticks=itertools.count(): next(ticks))  # each call takes 1 s
+    samples = s.measure(TINY)
+    forked = list(s.VARIANTS)[1:]
+    assert called[: 4 + TINY.repeats] == ["no fork"] * (4 + TINY.repeats), "three calls to warm up, one for the result"
+    assert called[4 + TINY.repeats :] == [v for v in forked for _ in range(3)] + [*forked, "no fork"] * TINY.repeats
+    assert {len(times) for times in samples.values()} == {TINY.repeats}

@@ -37,6 +37,8 @@ VARIANTS: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
     "models": (ForkedLSTMEnsemble, BidirectionalLSTM),
     "directions and models": (ForkedLSTMEnsemble, ForkedBidirectionalLSTM),
 }
+AFTER_FORKS = "no fork, after forks"
+"""What :func:`measure` calls the unforked network in a process that has forked; :data:`VARIANTS` has it before."""
 Results = dict[str, dict[str, Any]]
 
 
@@ -75,7 +77,7 @@ class SweepPlan:
 
     def settings(self) -> dict[str, Any]:
         """What a rerun must agree with, beside the machine."""
-        note = "in a row, as many as take about 50 ms without fork, at least one; autograd off; the variants take turns"
+        note = "in a row, as many as take about 50 ms without fork, at least one; autograd off; no fork first, then in turns"
         return {"part": "fork", "plan": asdict(self), "dtype": "float32", "sample": f"the mean of calls {note}"}
 
     def measurements(self) -> dict[str, Callable[[Any], dict[str, Any]]]:
@@ -117,32 +119,45 @@ def scripted(variant: str, problem: Problem, share: nn.Module | None = None) -> 
 def measure(problem: Problem) -> dict[str, list[float]]:
     """Return each variant's seconds per call in this process, ``repeats`` samples.
 
-    A sample is the mean over calls in a row, as many as take about 50 ms without fork, and at least one. The variants
-    take turns, so that a change of the host's load meets all of them. Before the first sample each is called twice
-    on two time steps, which lets TorchScript optimise, and once on all: that starts the threads and reserves memory.
+    A sample is the mean over calls in a row, as many as take about 50 ms without fork, and at least one. "no fork" is
+    measured first: with several intra-op threads the same network can take several times as long in a process that has
+    forked, since OpenMP's threads no longer spin while they wait once there are more of them than cores. Then the forked
+    variants take turns with it, so that a change of the host's load meets all of them; its samples there are those of
+    :data:`AFTER_FORKS`. Before its first sample each is called twice on two time steps, which lets TorchScript optimise,
+    and once on all: that starts the threads and reserves memory.
 
     Raises:
         RuntimeError: a variant's result is not bitwise that of the unforked one.
     """
     unforked = scripted("no fork", problem)
-    nets = {name: unforked if name == "no fork" else scripted(name, problem, unforked) for name in VARIANTS}
     x = torch.randn(problem.steps, problem.batch, problem.size, generator=torch.Generator().manual_seed(1))
-    samples: dict[str, list[float]] = {name: [] for name in nets}
+    samples: dict[str, list[float]] = {name: [] for name in [*VARIANTS, AFTER_FORKS]}
+
+    def warm_up(net: nn.Module) -> None:
+        for part in (x[:2], x[:2], x):
+            net(part)
+
+    def sample(name: str, net: nn.Module) -> None:
+        start = time.perf_counter()
+        for _ in range(calls):
+            result = net(x)
+        samples[name].append(float(f"{(time.perf_counter() - start) / calls:.6g}"))
+        if not torch.equal(result, expected):
+            raise RuntimeError(f"{name}: the result differs from the unforked one")
+
     with torch.no_grad():
-        for net in nets.values():
-            for part in (x[:2], x[:2], x):
-                net(part)
+        warm_up(unforked)
         start = time.perf_counter()
         expected = unforked(x)
         calls = max(1, round(0.05 / (time.perf_counter() - start)))
         for _ in range(problem.repeats):
-            for name, net in nets.items():
-                start = time.perf_counter()
-                for _ in range(calls):
-                    result = net(x)
-                samples[name].append(float(f"{(time.perf_counter() - start) / calls:.6g}"))
-                if not torch.equal(result, expected):
-                    raise RuntimeError(f"{name}: the result differs from the unforked one")
+            sample("no fork", unforked)
+        nets = {name: scripted(name, problem, unforked) for name in VARIANTS if name != "no fork"}
+        for net in nets.values():
+            warm_up(net)
+        for _ in range(problem.repeats):
+            for name, net in (nets | {AFTER_FORKS: unforked}).items():
+                sample(name, net)
     return samples
 
 
@@ -197,7 +212,7 @@ def fork(plan: SweepPlan, problem: str, intra_op: int, inter_op: int) -> dict[st
     samples = measure_setting(asked, intra_op, inter_op)
     if "error" in samples:
         raise RuntimeError(samples["error"])
-    forked = {name: measured("s", samples[name], {"variant": name}) for name in VARIANTS if name != "no fork"}
+    forked = {name: measured("s", times, {"variant": name}) for name, times in samples.items() if name != "no fork"}
     settings = {"variant": "no fork", **asdict(asked), "intra_op": intra_op, "inter_op": inter_op}
     return measured("s", samples["no fork"], settings, **forked)
 
@@ -295,7 +310,7 @@ def recorded(measurements: dict[str, Any], problem: str) -> Results:
     results: Results = {}
     for name, entry in measurements.items():
         if setting := re.fullmatch(rf"fork_{re.escape(problem)}_(\d+)_(\d+)", name):
-            parts = {v: entry if v == "no fork" else entry.get(v) for v in VARIANTS}
+            parts = {v: entry if v == "no fork" else entry.get(v) for v in [*VARIANTS, AFTER_FORKS]}
             samples = {v: part["samples"] for v, part in parts.items() if isinstance(part, dict) and "samples" in part}
             if "error" in entry or _is_entry(samples):  # a file may hold measurements of another version
                 results["/".join(setting.groups())] = {"error": entry["error"]} if "error" in entry else samples

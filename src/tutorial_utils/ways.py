@@ -38,7 +38,7 @@ class WaysPlan:
 
     def settings(self) -> dict[str, Any]:
         """What a rerun must agree with, beside the machine."""
-        note = "in a row, as many as take about 50 ms, at least one; autograd off; the ways take turns; host clock"
+        note = "in a row, as many as take about 50 ms, at least one; autograd off; one way after another; host clock"
         plan = asdict(self)
         return {"part": "ways", "plan": plan, "dtype": "float32, TF32 off", "sample": f"the mean of calls {note}"}
 
@@ -176,13 +176,13 @@ def ways(net: LSTMEnsemble, problem: Problem, x: Tensor, compiled: bool) -> dict
         found["CUDA graph"] = lambda: in_graph(net, x)
         found["CUDA streams"] = lambda: on_streams(net)
         found["CUDA streams in a graph"] = lambda: in_graph(on_streams(net), x)
-    else:
-        found["scripted fork"] = lambda: scripted("directions and models", problem, net)
-        found["Python threads"] = lambda: in_threads(net)
     found["vmap"] = lambda: with_vmap(net)
     if compiled:
         found["torch.compile"] = lambda: torch.compile(net)
         found["torch.compile of vmap"] = lambda: torch.compile(with_vmap(net), fullgraph=True)
+    if not x.is_cuda:  # last, since their threads change how OpenMP's threads wait; see tutorial_utils.sweep.measure
+        found["Python threads"] = lambda: in_threads(net)
+        found["scripted fork"] = lambda: scripted("directions and models", problem, net)
     return found
 
 
@@ -213,20 +213,20 @@ def time_ways(problem: Problem, device: str, threads: int, compiled: bool) -> di
         for name, make in {EAGER: lambda: net, **ways(net, problem, x, compiled)}.items():
             try:
                 start = time.perf_counter()
-                made[name] = make()
-                seconds(made[name])
+                run = make()
+                seconds(run)
                 first_s = time.perf_counter() - start
-                difference = max((made[name](x) - expected).abs().max().item() for _ in range(3))
+                difference = max((run(x) - expected).abs().max().item() for _ in range(3))
                 if not difference <= TOLERANCE:
                     raise RuntimeError(f"it differs from eager by {difference:.2g}")
-                results[name] = {"samples": [], "first_s": round(first_s, 3), "largest_difference": difference}
+                calls = max(1, round(0.05 / seconds(run)))
+                samples = [1e3 * seconds(run, calls) / calls for _ in range(problem.repeats)]
             except Exception as error:  # noqa: BLE001  whatever it is, the other ways are worth having
-                made.pop(name, None)
-                results[name] = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
-        calls = {name: max(1, round(0.05 / seconds(run))) for name, run in made.items()}
-        for _ in range(problem.repeats):
-            for name, run in made.items():
-                results[name]["samples"].append(1e3 * seconds(run, calls[name]) / calls[name])
+                lines = str(error).strip().splitlines()
+                results[name] = {"error": ": ".join([type(error).__name__, *lines[:1]])}
+            else:
+                made[name] = run
+                results[name] = {"samples": samples, "first_s": round(first_s, 3), "largest_difference": difference}
         for name, run in made.items() if device == "cuda" else ():
             trace = timeline.record(partial(run, x))  # last, since the profiler slows down what comes after it
             results[name]["kernels_per_call"] = sum(span.category == "kernel" for span in trace.spans)
