@@ -30,7 +30,7 @@ test: $(STAMP) ## run the unit tests, then compare every notebook's stored outpu
 	exit $$status
 
 lab: $(STAMP) ## open the course in JupyterLab
-	@$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" notebooks/00_start_here.ipynb
+	@$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" notebooks/00_start_here.ipynb $(LAB_ARGS)
 
 address: $(STAMP) ## write the address in pyproject.toml into the notebooks and the README
 	@$(BIN)/python scripts/set_address.py

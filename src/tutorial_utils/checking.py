@@ -61,7 +61,7 @@ def call(exercise: str, name: str, function: Callable[..., Any], *arguments: Any
         fail(exercise, f"`{name}` raised {type(error).__name__}{_own_line(error)}: {reason(error)}", hint)
     if value is None or value is Ellipsis:
         what = f"`{name}` is not filled in yet: it returns nothing."
-        fail(exercise, what, "Put your answer in the place of the `...`, and end it with `return`.")
+        fail(exercise, what, "Write your answer between the two SOLUTION marks, and end it with `return`.")
     return value
 
 
