@@ -10,11 +10,14 @@ A notebook that fails does not stop the others; the exit status is then 1. Nothi
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import html
 import logging
 import os
 import platform
 import re
+import signal
 import sys
 import threading
 import time
@@ -116,6 +119,9 @@ def execute(nb: nbformat.NotebookNode, path: Path) -> Result:
 
     def started(cell: nbformat.NotebookNode, cell_index: int) -> None:
         nonlocal number
+        for number_of_signal in (signal.SIGINT, signal.SIGTERM):  # nbclient's handlers end in a traceback
+            with contextlib.suppress(NotImplementedError):  # Windows
+                asyncio.get_running_loop().remove_signal_handler(number_of_signal)
         number += cell.cell_type == "code" and bool(cell.source.strip())
         progress.update(cell_index - progress.n)
 
@@ -143,6 +149,9 @@ def execute(nb: nbformat.NotebookNode, path: Path) -> Result:
         failure = f"code cell {number}: did not end within {client.timeout} s"
     except DeadKernelError:
         failure = f"code cell {number}: the kernel died; it may have run out of memory"
+    except KeyboardInterrupt:
+        client.shutdown_kernel = "immediate"  # at the exit of this process, and without the kernel's own traceback
+        raise
     except RuntimeError as error:
         failure = f"the kernel did not start: {shorten(str(error))}"
     finally:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import nbformat
+import psutil
 import pytest
 import set_address  # the root's conftest.py puts scripts/ on the path
 
@@ -119,6 +123,26 @@ def test_in_place_leaves_a_failing_notebook_alone(course: Path) -> None:
     assert done.returncode == 1
     assert "code cell 2: ValueError: no" in done.stdout and "left as they were" in done.stderr
     assert path.read_bytes() == before
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a signal")
+def test_run_says_in_one_line_where_it_was_interrupted(course: Path) -> None:
+    note = course / "pid"
+    code = f"import os, pathlib, time; pathlib.Path({str(note)!r}).write_text(str(os.getpid())); time.sleep(300)"
+    make_notebook(course / "notebooks", "01_slow", code)
+    command = [sys.executable, str(course / "scripts" / "run_notebooks.py")]
+    running = subprocess.Popen(command, cwd=course, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 100
+    while not (note.exists() and note.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    running.send_signal(signal.SIGINT)
+    _, stderr = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "Interrupted in 01_slow.ipynb." in stderr and "Traceback" not in stderr
+    kernel = int(note.read_text())
+    while psutil.pid_exists(kernel) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not psutil.pid_exists(kernel), "the kernel has ended, too"
 
 
 def test_run_names_a_broken_file_and_a_dead_kernel(course: Path) -> None:
