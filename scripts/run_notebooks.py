@@ -119,9 +119,6 @@ def execute(nb: nbformat.NotebookNode, path: Path) -> Result:
 
     def started(cell: nbformat.NotebookNode, cell_index: int) -> None:
         nonlocal number
-        for number_of_signal in (signal.SIGINT, signal.SIGTERM):  # nbclient's handlers end in a traceback
-            with contextlib.suppress(NotImplementedError):  # Windows
-                asyncio.get_running_loop().remove_signal_handler(number_of_signal)
         number += cell.cell_type == "code" and bool(cell.source.strip())
         progress.update(cell_index - progress.n)
 
@@ -136,6 +133,7 @@ def execute(nb: nbformat.NotebookNode, path: Path) -> Result:
         store_widget_state=False,
         coalesce_streams=True,
         resources={"metadata": {"path": str(path.parent)}},
+        on_notebook_start=leave_signals_alone,
         on_cell_start=started,
     )
     memory = PeakMemory()
@@ -160,6 +158,13 @@ def execute(nb: nbformat.NotebookNode, path: Path) -> Result:
         progress.close()
     title, teaches = describe(nb, path.stem)
     return Result(path.stem, title, teaches, seconds, memory.mib, failure)
+
+
+def leave_signals_alone(notebook: nbformat.NotebookNode) -> None:
+    """Take back nbclient's signal handlers, which end in a traceback: Ctrl-C is a KeyboardInterrupt again."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(NotImplementedError):  # Windows
+            asyncio.get_running_loop().remove_signal_handler(number)
 
 
 def shorten(text: str, limit: int = 200) -> str:

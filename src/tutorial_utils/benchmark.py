@@ -39,7 +39,7 @@ from tutorial_utils.models import MnistNet
 from tutorial_utils.reference import SCHEMA_VERSION, SchemaError, measured, read, validate, write
 from tutorial_utils.sweep import SweepPlan, sweep_plan
 from tutorial_utils.timeline import Span, record
-from tutorial_utils.timing import in_new_process
+from tutorial_utils.timing import in_new_process, on_side_stream
 from tutorial_utils.ways import WaysPlan, ways_plan
 
 # As in the LibTorch MNIST example, but for the seed.
@@ -183,14 +183,6 @@ def evaluator(model: MnistNet) -> Callable[[Tensor, Tensor], float]:
         return correct.item() / (len(test) * TEST_BATCH)
 
     return accuracy
-
-
-def on_side_stream(work: Callable[[], Any]) -> None:
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        work()
-    torch.cuda.current_stream().wait_stream(stream)
 
 
 def synchronize() -> None:

@@ -207,14 +207,14 @@ def _is_entry(entry: Any) -> bool:
 
 
 def fork(plan: SweepPlan, problem: str, intra_op: int, inter_op: int) -> dict[str, Any]:
-    """s of a call without fork, in a new process with these threads; and of one of each forked variant."""
+    """s of a call without fork, in a new process with these threads; beside it those of all else that was measured."""
     asked = plan.problems[problem]
     samples = measure_setting(asked, intra_op, inter_op)
     if "error" in samples:
         raise RuntimeError(samples["error"])
-    forked = {name: measured("s", times, {"variant": name}) for name, times in samples.items() if name != "no fork"}
+    beside = {name: measured("s", times, {"variant": name}) for name, times in samples.items() if name != "no fork"}
     settings = {"variant": "no fork", **asdict(asked), "intra_op": intra_op, "inter_op": inter_op}
-    return measured("s", samples["no fork"], settings, **forked)
+    return measured("s", samples["no fork"], settings, **beside)
 
 
 def sweep(

@@ -115,6 +115,15 @@ def _end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
+def on_side_stream(work: Callable[[], Any]) -> None:
+    """Do ``work()`` on a new CUDA stream, after the current stream's work and before what comes next on it."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        work()
+    torch.cuda.current_stream().wait_stream(stream)
+
+
 def peak_memory_mib() -> float:
     """The largest resident memory this process has had so far, in MiB (2**20 bytes)."""
     if sys.platform == "win32":

@@ -19,7 +19,7 @@ from tutorial_utils import timeline
 from tutorial_utils.models import BidirectionalLSTM, LSTMEnsemble
 from tutorial_utils.reference import measured
 from tutorial_utils.sweep import SMALL, SOURCE_SIZE, Problem, scripted
-from tutorial_utils.timing import in_new_process
+from tutorial_utils.timing import in_new_process, on_side_stream
 
 TOLERANCE = 1e-4
 """The largest difference from the eager ensemble that counts as equal; its values are of the order of one."""
@@ -151,12 +151,8 @@ def on_streams(net: LSTMEnsemble) -> Way:
 
 def in_graph(run: Way, x: Tensor) -> Way:
     """Return ``run`` captured into one CUDA graph; every call gives the same output tensor, overwritten."""
-    static, side = x.clone(), torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            run(static)
-    torch.cuda.current_stream().wait_stream(side)
+    static = x.clone()
+    on_side_stream(lambda: [run(static) for _ in range(3)])
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         output = run(static)
