@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from notebook_rules import ROOT, load_all
 
-from tutorial_utils import models
+from tutorial_utils import models, ways
 
 PACKAGE = Path(models.__file__).read_text(encoding="utf-8")
 SHOWN = {
@@ -81,3 +81,15 @@ def test_a_class_that_drifts_is_found(old: str, new: str) -> None:
 
 def test_a_cell_that_is_no_class_is_of_no_interest() -> None:
     assert drifted(["x = 1", "class Other:\n    pass\n"]) == []
+
+
+def body(source: str, function: str) -> list[str]:
+    """Return the statements of a function at the top level of ``source``, without its docstring; [] if there is none."""
+    found = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name == function]
+    return [ast.unparse(line) for node in found for line in node.body[ast.get_docstring(node) is not None :]]
+
+
+def test_the_lstm_by_hand_that_is_timed_is_the_one_that_is_shown() -> None:
+    timed = body(Path(ways.__file__).read_text(encoding="utf-8"), "lstm")
+    shown = [lines for cell in NOTEBOOKS["26_after_torchscript.ipynb"] if (lines := body(cell, "lstm"))]
+    assert timed and shown == [timed]
