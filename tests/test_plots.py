@@ -242,9 +242,47 @@ def test_a_recording_that_cannot_be_drawn_is_refused(operations, groups, error, 
         plots.graph_diagram(operations, groups=groups)
 
 
+def test_a_heat_map_colours_gains_and_losses_apart():
+    nan = float("nan")
+    ax = plots.heat_map([[2, 0.5], [nan, 1]], rows=["fork", "none"], columns=["1/16", "16/1"], xlabel="threads")
+    plots.gain_scale(ax, "gain")
+    assert [text.get_text() for text in ax.texts] == ["2.00x", "0.50x", "–", "1.00x"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["fork", "none"]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["1/16", "16/1"]
+    picture = ax.images[0]
+    red, _, blue = picture.cmap(picture.norm(2.0))[:3]
+    assert blue > red  # purple above 1
+    red, _, blue = picture.cmap(picture.norm(0.5))[:3]
+    assert blue < red  # orange below 1
+    scale = ax.figure.axes[-1]
+    assert [label.get_text() for label in scale.get_yticklabels()] == ["1/4", "1/2", "1", "2", "4"]
+    assert scale.get_ylabel() == "gain"
+
+
+def test_a_heat_map_writes_on_dark_cells_in_white():
+    ax = plots.heat_map([[5, 0.2, 1.5]], rows=["a"], columns="xyz", texts=[["p", "q", "r"]])
+    assert [(text.get_text(), text.get_color()) for text in ax.texts] == [("p", "white"), ("q", "white"), ("r", "black")]
+
+
+@pytest.mark.parametrize(
+    ("gains", "more", "phrase"),
+    [
+        ([[1.0]], {}, r"shape \[1, 1\] for 1 rows and 2 columns"),
+        ([[1.0, 0.0]], {}, "positive and finite"),
+        ([[1.0, float("inf")]], {}, "positive and finite"),
+        ([[1.0, 2.0]], {"texts": [["one"]]}, "one entry for each gain"),
+        ([[1.0, 2.0]], {"largest": 1}, "largest is 1"),
+    ],
+)
+def test_a_heat_map_that_cannot_be_drawn_is_refused(gains, more, phrase):
+    with pytest.raises(ValueError, match=phrase):
+        plots.heat_map(gains, rows=["a"], columns=["x", "y"], **more)
+
+
 def test_pictures_draw_into_given_axes():
     ax = plt.subplots()[1]
     assert plots.curves({"a": [1, 2]}, xlabel="", ylabel="", ax=ax) is ax
     assert plots.bars({"a": 1}, unit="s", ax=ax) is ax
     assert plots.graph_diagram([operation("a", [], [])], ax=ax) is ax
+    assert plots.heat_map([[1]], rows=["a"], columns=["b"], ax=ax) is ax
     assert len(plt.get_fignums()) == 1

@@ -14,6 +14,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
 from torch import Tensor
 
@@ -193,6 +194,54 @@ def bars(
         handles = [here, elsewhere] if len(recorded) < len(values) else [elsewhere]
         ax.figure.legend(handles=handles, loc="outside lower center", ncols=2)
     return ax
+
+
+def heat_map(
+    gains: Sequence[Sequence[float]],
+    *,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    texts: Sequence[Sequence[str]] | None = None,
+    title: str = "",
+    xlabel: str = "",
+    largest: float = 6.0,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw ``[len(rows), len(columns)]`` gains as cells: above 1 purple, below 1 orange, on a logarithmic scale.
+
+    A gain that is NaN was not measured; its cell stays white. ``texts`` stand in the cells, by default the gain as
+    ``1.25x``. The colours end at ``largest`` and at its reciprocal. :func:`gain_scale` draws the scale beside it.
+    """
+    table = np.array(gains, dtype=float)
+    if table.shape != (len(rows), len(columns)):
+        raise ValueError(f"gains has the shape {list(table.shape)} for {len(rows)} rows and {len(columns)} columns")
+    if np.any(table <= 0) or np.any(np.isinf(table)):
+        raise ValueError("gains must be positive and finite, or NaN where there is none")
+    if largest <= 1:
+        raise ValueError(f"largest is {largest}; it must be greater than 1")
+    texts = texts if texts is not None else [["–" if gain != gain else f"{gain:.2f}x" for gain in row] for row in table]
+    if [len(row) for row in texts] != [len(columns)] * len(rows):
+        raise ValueError("texts must have one entry for each gain")
+    ax = new_axes(ax, 2 + 1.4 * len(columns), 1.2 + 0.42 * len(rows))
+    ax.imshow(table, cmap="PuOr", norm=LogNorm(1 / largest, largest), aspect="auto")
+    for (row, column), gain in np.ndenumerate(table):
+        dark = max(gain, 1 / gain) > largest / 2  # False for NaN
+        ax.text(column, row, texts[row][column], ha="center", va="center", color="white" if dark else "black")
+    ax.set_xticks(range(len(columns)), list(columns))
+    ax.set_yticks(range(len(rows)), list(rows))
+    ax.set(xlabel=xlabel, title=title)
+    return ax
+
+
+def gain_scale(axes: Axes | Iterable[Axes], label: str) -> None:
+    """Draw the one scale of colours of some :func:`heat_map` beside them."""
+    axes = [axes] if isinstance(axes, Axes) else list(np.ravel(axes))
+    largest = axes[0].images[0].norm.vmax
+    fractions = {1 / 4: "1/4", 1 / 2: "1/2", 1: "1", 2: "2", 4: "4"}
+    shown = {value: text for value, text in fractions.items() if 1 / largest <= value <= largest}
+    bar = axes[0].figure.colorbar(axes[0].images[0], ax=axes, label=label, ticks=list(shown))
+    bar.ax.minorticks_off()
+    bar.ax.set_yticklabels(list(shown.values()))
 
 
 def graph_diagram(
