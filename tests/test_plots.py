@@ -126,6 +126,41 @@ def test_bars_show_values_whiskers_and_what_was_recorded_elsewhere():
     assert ax.yaxis_inverted() and ax.get_xlim()[0] == 0
 
 
+def test_bars_show_as_many_decimals_as_asked_for():
+    ax = plots.bars({"a": (41.04, 40.0, 42.0), "b": 1234.56}, unit="ms", decimals=1)
+    assert [text.get_text().strip() for text in ax.texts] == ["41.0 ms", "1,234.6 ms"]
+
+
+def test_grouped_bars_stand_side_by_side_with_whiskers():
+    values = {"no fork": {"1/16": (4.0, 3.0, 6.0), "16/1": (1.0, 1.0, 1.0)}}
+    values["forked"] = {"1/16": (2.0, 1.5, 2.5), "16/1": (1.5, 1.0, 2.0)}
+    ax = plots.grouped_bars(values, xlabel="threads", ylabel="time (s)", title="16 cores")
+    assert [bar.get_height() for bar in ax.patches] == [4, 1, 2, 1.5]
+    assert [bar.get_x() for bar in ax.patches] == pytest.approx([-0.4, 0.6, 0.0, 1.0])
+    assert [bar.get_width() for bar in ax.patches] == pytest.approx([0.4] * 4)
+    assert [bar.get_hatch() for bar in ax.patches] == ["", "", "///", "///"]
+    ends = [line[:, 1].tolist() for group in ax.collections for line in group.get_segments()]
+    assert ends == [[3, 6], [1, 1], [1.5, 2.5], [1, 2]]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["1/16", "16/1"]
+    assert (ax.get_xlabel(), ax.get_ylabel(), title(ax)) == ("threads", "time (s)", "16 cores")
+    ax.legend()
+    assert legend(ax) == ["no fork", "forked"]
+
+
+@pytest.mark.parametrize(
+    ("values", "phrase"),
+    [
+        ({}, "no bar to draw"),
+        ({"a": {}}, "no bar to draw"),
+        ({"a": {"x": (1, 1, 1)}, "b": {"y": (1, 1, 1)}}, "b has other groups than the first series, which has x"),
+        ({"a": {"x": (1, 2, 3)}}, "bar 'a, x': the median 1 must lie between its quartiles 2 and 3"),
+    ],
+)
+def test_grouped_bars_that_cannot_be_drawn_are_refused(values, phrase):
+    with pytest.raises(ValueError, match=phrase):
+        plots.grouped_bars(values, xlabel="", ylabel="")
+
+
 def test_bars_on_a_logarithmic_scale():
     ax = plots.bars({"a": 1.0, "b": 12345.0}, unit="µs", log=True)
     assert ax.get_xscale() == "log"
@@ -285,4 +320,5 @@ def test_pictures_draw_into_given_axes():
     assert plots.bars({"a": 1}, unit="s", ax=ax) is ax
     assert plots.graph_diagram([operation("a", [], [])], ax=ax) is ax
     assert plots.heat_map([[1]], rows=["a"], columns=["b"], ax=ax) is ax
+    assert plots.grouped_bars({"a": {"x": (1, 1, 1)}}, xlabel="", ylabel="", ax=ax) is ax
     assert len(plt.get_fignums()) == 1

@@ -23,6 +23,7 @@ PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F
 GREY = "#767676"
 _DASHES = ("-", "--", ":", "-.")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_HATCHES = ("", "///", "...", "xxx")
 _MICROSECONDS = {"ns": 1e-3, "µs": 1.0, "ms": 1e3, "s": 1e6}
 
 
@@ -155,6 +156,7 @@ def bars(
     title: str = "",
     xlabel: str = "",
     log: bool = False,
+    decimals: int | None = None,
     recorded: Collection[str] = (),
     recorded_on: str = "recorded on another machine",
     ax: Axes | None = None,
@@ -162,8 +164,9 @@ def bars(
     """Draw horizontal bars with their values, from the top in the order given.
 
     A value is a number, a triple ``(median, q1, q3)``, or a :class:`~tutorial_utils.timing.Measurement` (``unit`` is
-    then ns, µs, ms or s); whiskers reach from the first to the third quartile. The labels in ``recorded`` were not
-    measured on the reader's machine: their bars are hatched, and the legend says ``recorded_on``.
+    then ns, µs, ms or s); whiskers reach from the first to the third quartile. With ``decimals`` all values show as many;
+    otherwise each shows three digits. The labels in ``recorded`` were not measured on the reader's machine: their bars
+    are hatched, and the legend says ``recorded_on``.
     """
     if not values:
         raise ValueError("there is no bar to draw: pass {label: value}")
@@ -180,7 +183,8 @@ def bars(
         ax.barh(i, median, height=0.62, **look)
         if high > low:
             ax.errorbar(median, i, xerr=[[median - low], [high - median]], fmt="none", ecolor="black", capsize=4)
-        ax.annotate(f" {median:,.3g} {unit}" if median < 1000 else f" {median:,.0f} {unit}", (high, i), va="center")
+        digits = f".{decimals}f" if decimals is not None else ".3g" if median < 1000 else ".0f"
+        ax.annotate(f" {median:,{digits}} {unit}", (high, i), va="center")
     ax.set(yticks=range(len(values)), xlabel=xlabel or unit, xscale="log" if log else "linear")
     ax.set_yticklabels(list(values))
     ax.invert_yaxis()
@@ -193,6 +197,34 @@ def bars(
         elsewhere = Patch(facecolor=PALETTE[5], edgecolor="white", hatch="///", label=recorded_on)
         handles = [here, elsewhere] if len(recorded) < len(values) else [elsewhere]
         ax.figure.legend(handles=handles, loc="outside lower center", ncols=2)
+    return ax
+
+
+def grouped_bars(
+    values: Mapping[str, Mapping[str, tuple[float, float, float]]],
+    *,
+    xlabel: str,
+    ylabel: str,
+    title: str = "",
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw upright bars in groups: ``values`` holds for each series ``{group: (median, q1, q3)}``, all the same groups.
+
+    Whiskers reach from the first to the third quartile. Series differ in colour and hatching; the legend is the caller's.
+    """
+    if not values or not all(values.values()):
+        raise ValueError("there is no bar to draw: pass {series: {group: (median, q1, q3)}}")
+    groups = list(next(iter(values.values())))
+    if differing := [series for series, by_group in values.items() if list(by_group) != groups]:
+        raise ValueError(f"{differing[0]} has other groups than the first series, which has {', '.join(groups)}")
+    ax, width = new_axes(ax, 9, 4), 0.8 / len(values)
+    for k, (series, by_group) in enumerate(values.items()):
+        triples = [_median_and_quartiles(f"{series}, {group}", triple, "") for group, triple in by_group.items()]
+        median, low, high = np.array(triples).T
+        look = {"color": PALETTE[k % len(PALETTE)], "hatch": _HATCHES[k % len(_HATCHES)], "edgecolor": "white"}
+        places = np.arange(len(groups)) + width * (k - (len(values) - 1) / 2)
+        ax.bar(places, median, width, yerr=[median - low, high - median], label=series, capsize=2, error_kw={"lw": 1}, **look)
+    ax.set(xticks=range(len(groups)), xticklabels=groups, xlabel=xlabel, ylabel=ylabel, title=title)
     return ax
 
 
