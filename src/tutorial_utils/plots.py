@@ -223,7 +223,8 @@ def grouped_bars(
         median, low, high = np.array(triples).T
         look = {"color": PALETTE[k % len(PALETTE)], "hatch": _HATCHES[k % len(_HATCHES)], "edgecolor": "white"}
         places = np.arange(len(groups)) + width * (k - (len(values) - 1) / 2)
-        ax.bar(places, median, width, yerr=[median - low, high - median], label=series, capsize=2, error_kw={"lw": 1}, **look)
+        whiskers = {"yerr": [median - low, high - median], "capsize": 2, "error_kw": {"lw": 1}}
+        ax.bar(places, median, width, label=series, **whiskers, **look)
     ax.set(xticks=range(len(groups)), xticklabels=groups, xlabel=xlabel, ylabel=ylabel, title=title)
     return ax
 
