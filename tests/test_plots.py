@@ -296,7 +296,11 @@ def test_a_heat_map_colours_gains_and_losses_apart():
 
 def test_a_heat_map_writes_on_dark_cells_in_white():
     ax = plots.heat_map([[5, 0.2, 1.5]], rows=["a"], columns="xyz", texts=[["p", "q", "r"]])
-    assert [(text.get_text(), text.get_color()) for text in ax.texts] == [("p", "white"), ("q", "white"), ("r", "black")]
+    assert [(text.get_text(), text.get_color()) for text in ax.texts] == [
+        ("p", "white"),
+        ("q", "white"),
+        ("r", "black"),
+    ]
 
 
 @pytest.mark.parametrize(
