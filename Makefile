@@ -24,6 +24,8 @@ run: $(STAMP) ## execute every notebook in order into build/, with an index page
 
 test: $(STAMP) ## run the unit tests, then compare every notebook's stored outputs with a new run
 	@status=0; \
+	$(BIN)/ruff check || status=1; \
+	$(BIN)/ruff format --check || status=1; \
 	$(NOTEBOOK_ENV) $(BIN)/python -m pytest tests || status=1; \
 	$(NOTEBOOK_ENV) $(BIN)/python -m pytest --nbval --nbval-current-env \
 		--nbval-sanitize-with tests/nbval_sanitize.cfg notebooks || status=1; \

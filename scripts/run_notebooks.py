@@ -95,10 +95,8 @@ class PeakMemory:
         while not self._stop.wait(0.1):
             total = 0
             for child in this.children(recursive=True):
-                try:
+                with contextlib.suppress(psutil.Error):  # it ended in the meantime
                     total += child.memory_info().rss
-                except psutil.Error:  # it ended in the meantime
-                    pass
             self.mib = max(self.mib, total / 2**20)
 
 

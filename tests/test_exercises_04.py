@@ -51,7 +51,7 @@ def test_04_2_refuses_a_factor_that_was_burnt_in():
         factor = torch.ones((), device=static_x.device)
         return scaling(static_x, factor, factor.item())
 
-    with pytest.raises(NotYet, match="is 1 instead of 7(.|\n)*burnt in"):
+    with pytest.raises(NotYet, match="is 1 instead of 7(.|\n)*baked in"):
         exercises.check_04_2(capture_scaling)
 
 

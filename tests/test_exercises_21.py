@@ -12,7 +12,7 @@ pytestmark = pytest.mark.filterwarnings(r"ignore:`torch\.jit\.\w+` is deprecated
 
 def convert(library: nn.LSTM, forwards_end: str = "", backwards_end: str = "_reverse") -> BidirectionalLSTM:
     model, weights = BidirectionalLSTM(library.input_size), dict(library.named_parameters())
-    for part, end in ((model.forwards, forwards_end), (model.backwards, backwards_end)):
+    for part, end in ((model.forward_lstm, forwards_end), (model.backward_lstm, backwards_end)):
         part.load_state_dict({name: weights[name + end] for name, _ in part.named_parameters()})
     return model
 
@@ -43,14 +43,14 @@ def test_21_1_accepts_a_class_of_that_name_and_shared_weights_and_leaves_the_see
     class BidirectionalLSTM(nn.Module):
         def __init__(self, library: nn.LSTM) -> None:
             super().__init__()
-            self.forwards = nn.LSTM(library.input_size, library.input_size)
-            self.backwards = nn.LSTM(library.input_size, library.input_size)
-            for name, _ in list(self.forwards.named_parameters()):
-                setattr(self.forwards, name, getattr(library, name))
-                setattr(self.backwards, name, getattr(library, f"{name}_reverse"))
+            self.forward_lstm = nn.LSTM(library.input_size, library.input_size)
+            self.backward_lstm = nn.LSTM(library.input_size, library.input_size)
+            for name, _ in list(self.forward_lstm.named_parameters()):
+                setattr(self.forward_lstm, name, getattr(library, name))
+                setattr(self.backward_lstm, name, getattr(library, f"{name}_reverse"))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            left, right = self.forwards(x)[0], self.backwards(x.flip(0))[0].flip(0)
+            left, right = self.forward_lstm(x)[0], self.backward_lstm(x.flip(0))[0].flip(0)
             return torch.cat([left, right], dim=2)
 
     state = torch.get_rng_state()
@@ -73,7 +73,7 @@ class Wraps(BidirectionalLSTM):
     [
         (lambda library: lambda x: library(x)[0], "of type function; it should be a BidirectionalLSTM(.|\n)*Make one"),
         (lambda library: library, "of type LSTM; it should be a BidirectionalLSTM"),
-        (Wraps, r"`from_library\(library\).forwards.weight_ih_l0` differs"),
+        (Wraps, r"`from_library\(library\).forward_lstm.weight_ih_l0` differs"),
         (lambda library: convert(library).double(), "have dtype torch.float64; it should be(.|\n)*`.double\\(\\)`"),
         (lambda library, size: convert(library), "raised TypeError: (.|\n)*Hint: It takes one argument"),
         (lambda library: convert(library, "_forward"), "raised KeyError in the line `.*`: 'weight_ih_l0_forward'"),

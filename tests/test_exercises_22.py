@@ -13,29 +13,29 @@ pytestmark = pytest.mark.filterwarnings(r"ignore:`torch\.jit\.\w+` is deprecated
 
 class BothForked(BidirectionalLSTM):
     def forward(self, x: Tensor) -> Tensor:
-        forwards = torch.jit.fork(self.run_forwards, x)
-        backwards = torch.jit.fork(self.run_backwards, x)
+        forwards = torch.jit.fork(self.run_forward, x)
+        backwards = torch.jit.fork(self.run_backward, x)
         return torch.cat([torch.jit.wait(forwards), torch.jit.wait(backwards)], dim=2)
 
 
 class OneAfterTheOther(BidirectionalLSTM):
     def forward(self, x: Tensor) -> Tensor:
-        forwards = torch.jit.wait(torch.jit.fork(self.run_forwards, x))
-        return torch.cat([forwards, torch.jit.wait(torch.jit.fork(self.run_backwards, x))], dim=2)
+        forwards = torch.jit.wait(torch.jit.fork(self.run_forward, x))
+        return torch.cat([forwards, torch.jit.wait(torch.jit.fork(self.run_backward, x))], dim=2)
 
 
 class WrongOrder(BidirectionalLSTM):
     def forward(self, x: Tensor) -> Tensor:
-        forwards = torch.jit.fork(self.run_forwards, x)
-        backwards = torch.jit.fork(self.run_backwards, x)
+        forwards = torch.jit.fork(self.run_forward, x)
+        backwards = torch.jit.fork(self.run_backward, x)
         return torch.cat([torch.jit.wait(backwards), torch.jit.wait(forwards)], dim=2)
 
 
 class NotScriptable(BidirectionalLSTM):
     def forward(self, x: Tensor) -> Tensor:
         futures = []
-        futures.append(torch.jit.fork(self.run_forwards, x))
-        futures.append(torch.jit.fork(self.run_backwards, x))
+        futures.append(torch.jit.fork(self.run_forward, x))
+        futures.append(torch.jit.fork(self.run_backward, x))
         return torch.cat([torch.jit.wait(future) for future in futures], dim=2)
 
 
@@ -45,25 +45,25 @@ def identity(x: Tensor) -> Tensor:
 
 class Serial(BidirectionalLSTM):
     def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([self.run_forwards(x), self.run_backwards(x)], dim=2)
+        return torch.cat([self.run_forward(x), self.run_backward(x)], dim=2)
 
 
 class OneAndADummy(BidirectionalLSTM):
     def forward(self, x: Tensor) -> Tensor:
-        forwards, dummy = fork(self.run_forwards, x), fork(identity, x)
-        return torch.cat([wait(forwards), self.run_backwards(wait(dummy))], dim=2)
+        forwards, dummy = fork(self.run_forward, x), fork(identity, x)
+        return torch.cat([wait(forwards), self.run_backward(wait(dummy))], dim=2)
 
 
 class ThrownAway(BidirectionalLSTM):
     def forward(self, x: Tensor) -> Tensor:
-        forwards, backwards = fork(self.run_forwards, x), fork(self.run_backwards, x)
+        forwards, backwards = fork(self.run_forward, x), fork(self.run_backward, x)
         wait(forwards), wait(backwards)
-        return torch.cat([self.run_forwards(x), self.run_backwards(x)], dim=2)
+        return torch.cat([self.run_forward(x), self.run_backward(x)], dim=2)
 
 
 class BothInOneTask(BidirectionalLSTM):
     def both(self, x: Tensor) -> Tensor:
-        return torch.cat([self.run_forwards(x), self.run_backwards(x)], dim=2)
+        return torch.cat([self.run_forward(x), self.run_backward(x)], dim=2)
 
     def forward(self, x: Tensor) -> Tensor:
         both, dummy = fork(self.both, x), fork(identity, x)
@@ -75,26 +75,26 @@ class Plain(nn.Module):
 
     def __init__(self, size: int) -> None:
         nn.Module.__init__(self)
-        self.forwards, self.backwards = nn.LSTM(size, size), nn.LSTM(size, size)
+        self.forward_lstm, self.backward_lstm = nn.LSTM(size, size), nn.LSTM(size, size)
 
-    def run_forwards(self, x: Tensor) -> Tensor:
-        return self.forwards(x)[0]
+    def run_forward(self, x: Tensor) -> Tensor:
+        return self.forward_lstm(x)[0]
 
-    def run_backwards(self, x: Tensor) -> Tensor:
-        return self.backwards(x.flip(0))[0].flip(0)
+    def run_backward(self, x: Tensor) -> Tensor:
+        return self.backward_lstm(x.flip(0))[0].flip(0)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([self.run_forwards(x), self.run_backwards(x)], dim=2)
+        return torch.cat([self.run_forward(x), self.run_backward(x)], dim=2)
 
 
 class NoReturn(BidirectionalLSTM):
     def forward(self, x: Tensor):
-        fork(self.run_forwards, x)
+        fork(self.run_forward, x)
 
 
 class OneArgumentTooMany(BidirectionalLSTM):
     def forward(self, x: Tensor) -> Tensor:
-        return wait(fork(self.run_forwards, x, x))
+        return wait(fork(self.run_forward, x, x))
 
 
 class Unfilled(BidirectionalLSTM):
@@ -103,24 +103,24 @@ class Unfilled(BidirectionalLSTM):
 
 class ImportedNames(BidirectionalLSTM):
     def forward(self, x: Tensor) -> Tensor:
-        backwards, forwards = fork(self.run_backwards, x), fork(self.run_forwards, x)
+        backwards, forwards = fork(self.run_backward, x), fork(self.run_forward, x)
         return torch.cat([forwards.wait(), wait(backwards)], dim=2)
 
 
 class ForksTheLSTM(BidirectionalLSTM):
     def forward(self, x: Tensor) -> Tensor:
-        forwards, backwards = fork(self.forwards, x), fork(self.backwards, x.flip(0))
+        forwards, backwards = fork(self.forward_lstm, x), fork(self.backward_lstm, x.flip(0))
         return torch.cat([wait(forwards)[0], wait(backwards)[0].flip(0)], dim=2)
 
 
 class ForkedTwice(ForkedBidirectionalLSTM):
     """Its forward direction is forked by the parent, its backward one by its own method."""
 
-    def run_backwards(self, x: Tensor) -> Tensor:
+    def run_backward(self, x: Tensor) -> Tensor:
         return wait(fork(self.read_backwards, x))
 
     def read_backwards(self, x: Tensor) -> Tensor:
-        return self.backwards(x.flip(0))[0].flip(0)
+        return self.backward_lstm(x.flip(0))[0].flip(0)
 
 
 @pytest.mark.parametrize("answer", [("b", "d"), ["D", "B"], "bd", frozenset("bd")])
@@ -149,7 +149,7 @@ def test_22_2_accepts_a_class_whose_parent_a_notebook_defines(capsys):
         (BothForked(8), "an instance of BothForked(.|\n)*Pass the class itself, without parentheses"),
         (nn.LSTM, "is no subclass of BidirectionalLSTM(.|\n)*class LSTM"),
         (lambda size: nn.LSTM(size, size), "is of type LSTM; it should be a BidirectionalLSTM"),
-        (lambda: BothForked(8), "raised TypeError(.|\n)*Fork `run_forwards`"),
+        (lambda: BothForked(8), "raised TypeError(.|\n)*Fork `run_forward`"),
         (lambda size: BothForked(size + 1), "loading its weights into a BidirectionalLSTM` raised RuntimeError"),
         (..., "is not filled in yet"),
     ],

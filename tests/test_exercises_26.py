@@ -15,7 +15,7 @@ def without_gradient(function, x):
 
 
 def right(models, x, pool, task=without_gradient):
-    futures = [(pool.submit(task, m.run_forwards, x), pool.submit(task, m.run_backwards, x)) for m in models]
+    futures = [(pool.submit(task, m.run_forward, x), pool.submit(task, m.run_backward, x)) for m in models]
     return torch.stack([torch.cat([a.result(), b.result()], dim=2) for a, b in futures]).sum(dim=0)
 
 
@@ -28,7 +28,7 @@ def test_26_1_refuses_gradients_early_waits_tasks_per_model_and_a_wrong_order():
     def waits_early(models, x, pool):
         outputs = []
         for model in models:
-            pair = [pool.submit(without_gradient, run, x) for run in (model.run_forwards, model.run_backwards)]
+            pair = [pool.submit(without_gradient, run, x) for run in (model.run_forward, model.run_backward)]
             outputs.append(torch.cat([future.result() for future in pair], dim=2))
         return torch.stack(outputs).sum(dim=0)
 
@@ -52,7 +52,7 @@ def test_26_1_refuses_gradients_early_waits_tasks_per_model_and_a_wrong_order():
 
 
 def futures_of(models, x, pool):
-    return [pool.submit(without_gradient, run, x) for m in models for run in (m.run_forwards, m.run_backwards)]
+    return [pool.submit(without_gradient, run, x) for m in models for run in (m.run_forward, m.run_backward)]
 
 
 def summed(outputs):
@@ -70,7 +70,7 @@ def waits_for_all(models, x, pool):
 
 
 def mapped(models, x, pool):
-    runs = [run for model in models for run in (model.run_forwards, model.run_backwards)]
+    runs = [run for model in models for run in (model.run_forward, model.run_backward)]
     return summed(list(pool.map(without_gradient, runs, [x] * 8)))
 
 
@@ -79,7 +79,7 @@ def inference_mode(models, x, pool):
         with torch.inference_mode():
             return function(x)
 
-    futures = [pool.submit(task, run) for model in models for run in (model.run_forwards, model.run_backwards)]
+    futures = [pool.submit(task, run) for model in models for run in (model.run_forward, model.run_backward)]
     return summed([future.result() for future in futures])
 
 
@@ -92,7 +92,7 @@ def test_26_1_accepts_other_ways_to_submit_and_wait(answer, capsys):
 
 
 def runs_at_submit(models, x, pool):
-    runs = [run for model in models for run in (model.run_forwards, model.run_backwards)]
+    runs = [run for model in models for run in (model.run_forward, model.run_backward)]
     futures = [pool.submit(lambda result: result, run(x)) for run in runs]
     return summed([future.result() for future in futures])
 
@@ -103,8 +103,8 @@ def every_model_twice(models, x, pool):
 
 
 def backwards_in_the_caller(models, x, pool):
-    futures = [pool.submit(without_gradient, model.run_forwards, x) for model in models]
-    outputs = [model.run_backwards(x) for model in models]
+    futures = [pool.submit(without_gradient, model.run_forward, x) for model in models]
+    outputs = [model.run_backward(x) for model in models]
     both = [torch.cat([one.result(), other], dim=2) for one, other in zip(futures, outputs, strict=True)]
     return torch.stack(both).sum(dim=0)
 
@@ -112,7 +112,7 @@ def backwards_in_the_caller(models, x, pool):
 def waits_each_time(models, x, pool):
     futures = []
     for model in models:
-        for run in (model.run_forwards, model.run_backwards):
+        for run in (model.run_forward, model.run_backward):
             futures.append(pool.submit(without_gradient, run, x))
             wait(futures)
     return summed([future.result() for future in futures])
@@ -121,7 +121,7 @@ def waits_each_time(models, x, pool):
 def asks_for_errors(models, x, pool):
     futures = []
     for model in models:
-        for run in (model.run_forwards, model.run_backwards):
+        for run in (model.run_forward, model.run_backward):
             futures.append(pool.submit(without_gradient, run, x))
             assert futures[-1].exception() is None
     return summed([future.result() for future in futures])

@@ -31,8 +31,8 @@ def scripted(ensemble: type, model: type, size: int, weights: dict | None = None
 
 def with_library_weights(size: int) -> tuple[BidirectionalLSTM, nn.LSTM]:
     model, library = BidirectionalLSTM(size), nn.LSTM(size, size, bidirectional=True)
-    weights = {name: value for name, value in model.forwards.named_parameters()}
-    weights |= {f"{name}_reverse": value for name, value in model.backwards.named_parameters()}
+    weights = {name: value for name, value in model.forward_lstm.named_parameters()}
+    weights |= {f"{name}_reverse": value for name, value in model.backward_lstm.named_parameters()}
     library.load_state_dict(weights)
     return model, library
 

@@ -68,8 +68,8 @@ def test_a_docstring_and_a_comment_may_be_left_out() -> None:
         ("nn.LSTM(size, size)", "nn.LSTM(size, size, bias=False)"),
         ("dims=[0]", "dims=[1]"),
         ("class BidirectionalLSTM(nn.Module)", "class BidirectionalLSTM(nn.Sequential)"),
-        ("def run_backwards(self, x: Tensor)", "def run_backwards(self, y: Tensor)"),
-        ("    def run_forwards", "    @torch.jit.export\n    def run_forwards"),
+        ("def run_backward(self, x: Tensor)", "def run_backward(self, y: Tensor)"),
+        ("    def run_forward", "    @torch.jit.export\n    def run_forward"),
     ],
 )
 def test_a_class_that_drifts_is_found(old: str, new: str) -> None:
@@ -84,7 +84,7 @@ def test_a_cell_that_is_no_class_is_of_no_interest() -> None:
 
 
 def body(source: str, function: str) -> list[str]:
-    """Return the statements of a function at the top level of ``source``, without its docstring; [] if there is none."""
+    """Return the statements of a function at the top level of ``source``, without docstring; [] if there is none."""
     found = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name == function]
     return [ast.unparse(line) for node in found for line in node.body[ast.get_docstring(node) is not None :]]
 

@@ -191,7 +191,7 @@ def assert_trains_alike(cuda, device, make_model, inputs, make_optimizer, loss_o
     torch.manual_seed(1)
     by_replay = []
     for i in range(steps):
-        for target, source in zip(static, inputs(i)):
+        for target, source in zip(static, inputs(i), strict=True):
             target.copy_(source)
         graph.replay()
         by_replay.append((static_loss.clone(), snapshot(graphed)))
@@ -236,7 +236,7 @@ def capture_leaves_parameters_buffers_and_momentum_unchanged(cuda, device):
     with cuda.graph(graph):
         step()
     assert same(before, snapshot(model))
-    assert all(torch.equal(m, s["momentum_buffer"]) for m, s in zip(momentum, optimizer.state.values()))
+    assert all(torch.equal(m, s["momentum_buffer"]) for m, s in zip(momentum, optimizer.state.values(), strict=True))
     graph.replay()
     assert not same(before, snapshot(model))
 

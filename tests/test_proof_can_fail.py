@@ -30,7 +30,7 @@ def run_cells(comparison=None):
     namespace, messages = {"__name__": "__main__"}, []
     for source in cells:
         try:
-            exec(compile(source.replace(*SHORTER), NOTEBOOK.name, "exec"), namespace)  # noqa: S102
+            exec(compile(source.replace(*SHORTER), NOTEBOOK.name, "exec"), namespace)
         except AssertionError as error:
             messages.append(str(error))
         if comparison is not None and re.search(r"^def first_difference\(", source, re.MULTILINE):

@@ -280,7 +280,7 @@ def test_a_wrong_argument_is_not_logged_beside_its_error() -> None:
 
 def test_a_missing_name_says_what_there_is() -> None:
     with pytest.raises(AttributeError, match="torch.cuda.nvtx has no stand-in on the CPU.*CUDAGraph"):
-        cuda.nvtx
+        _ = cuda.nvtx
     assert not hasattr(cuda, "get_device_name") and not cuda.is_available()
 
 

@@ -17,7 +17,7 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from tutorial_utils.timeline import Span, Timeline, record
+from tutorial_utils.timeline import Span, Timeline, profile
 
 MAIN, OTHER = 100, 101
 
@@ -252,7 +252,7 @@ def test_record_sees_each_step_and_not_the_warmup(tmp_path):
             a @ b
 
     path = tmp_path / "kept.json"
-    timeline = record(step, steps=3, warmup=2, path=path)
+    timeline = profile(step, steps=3, warmup=2, path=path)
     assert len(calls) == 5
     products = [s for s in timeline.spans if s.name == "aten::matmul"]
     assert [s.scope for s in products] == ["product"] * 3
@@ -266,16 +266,16 @@ def test_record_sees_each_step_and_not_the_warmup(tmp_path):
 
 def test_record_refuses_what_it_cannot_do(tmp_path):
     with pytest.raises(ValueError, match="steps is 0"):
-        record(lambda: None, steps=0)
+        profile(lambda: None, steps=0)
     with pytest.raises(ValueError, match="^the recorded function holds no operator"):
-        record(lambda: None)
+        profile(lambda: None)
     with pytest.raises(ValueError, match="the folder .*absent does not exist"):
-        record(lambda: torch.ones(2) + 1, path=tmp_path / "absent" / "trace.json")
+        profile(lambda: torch.ones(2) + 1, path=tmp_path / "absent" / "trace.json")
 
 
 def test_a_trace_that_cannot_be_written_is_an_error_and_not_the_one_that_is_there(tmp_path, monkeypatch):
     path = tmp_path / "kept.json"
-    record(lambda: torch.ones(2) + 1, path=path)
+    profile(lambda: torch.ones(2) + 1, path=path)
     before = path.read_bytes()
 
     def full(source, target):
@@ -284,33 +284,32 @@ def test_a_trace_that_cannot_be_written_is_an_error_and_not_the_one_that_is_ther
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "copyfile", full)
         with pytest.raises(ValueError, match=r"^cannot write the trace .*kept\.json: No space left on device$"):
-            record(lambda: torch.ones(2) @ torch.ones(2), path=path)
+            profile(lambda: torch.ones(2) @ torch.ones(2), path=path)
     with pytest.raises(ValueError, match="^cannot write the trace .*: Is a directory$"):
-        record(lambda: torch.ones(2) + 1, path=tmp_path)
+        profile(lambda: torch.ones(2) + 1, path=tmp_path)
     with pytest.raises(ValueError, match="no operator"):
-        record(lambda: None, path=path)
+        profile(lambda: None, path=path)
     assert path.read_bytes() == before
 
 
 def test_a_trace_is_plain_json_whatever_its_name(tmp_path):
-    timeline = record(lambda: torch.ones(2) + 1, path=tmp_path / "trace.json.gz")
+    timeline = profile(lambda: torch.ones(2) + 1, path=tmp_path / "trace.json.gz")
     assert Timeline.from_chrome_trace(tmp_path / "trace.json.gz") == timeline
 
 
 def test_recording_inside_a_recording_is_refused():
     def nested():
         torch.ones(2) + 1
-        record(lambda: torch.ones(2) + 1)
+        profile(lambda: torch.ones(2) + 1)
 
     with pytest.raises(RuntimeError, match="a profiler is running already"):
-        record(nested)
-    assert record(lambda: torch.ones(2) + 1).spans, "the next one works"
+        profile(nested)
+    assert profile(lambda: torch.ones(2) + 1).spans, "the next one works"
 
 
 def test_recording_writes_nothing_to_stderr():
-    code = (
-        "import torch; from tutorial_utils.timeline import record; print(len(record(lambda: torch.ones(2) + 1).spans))"
-    )
+    code = "import torch; from tutorial_utils.timeline import profile; t = profile(lambda: torch.ones(2) + 1)"
+    code += "; print(len(t.spans))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stderr == ""
     assert int(done.stdout) >= 2
@@ -385,7 +384,7 @@ warnings.simplefilter("ignore")
 import torch
 from torch.profiler import record_function
 from tutorial_utils.models import ForkedBidirectionalLSTM, ForkedLSTMEnsemble
-from tutorial_utils.timeline import record
+from tutorial_utils.timeline import profile
 
 class Labelled(torch.nn.Module):
     def __init__(self, lstm: torch.nn.LSTM, label: str) -> None:
@@ -403,13 +402,14 @@ torch.set_num_interop_threads(2)
 net, x = ForkedLSTMEnsemble([ForkedBidirectionalLSTM(16) for _ in range(4)]), torch.randn(5, 4, 16)
 bare = torch.jit.script(net)
 for i, model in enumerate(net.models):
-    model.forwards, model.backwards = Labelled(model.forwards, f"{i} f"), Labelled(model.backwards, f"{i} b")
+    model.forward_lstm = Labelled(model.forward_lstm, f"{i} f")
+    model.backward_lstm = Labelled(model.backward_lstm, f"{i} b")
 labelled = torch.jit.script(net)
 with torch.no_grad():
-    lstms = {span.scope: span.lane for span in record(lambda: labelled(x)).spans if span.name == "aten::lstm"}
+    lstms = {span.scope: span.lane for span in profile(lambda: labelled(x)).spans if span.name == "aten::lstm"}
     assert len(lstms) == 8 and set(lstms.values()) <= {"thread 2", "thread 3"}, lstms
     for _ in range(30):
-        record(lambda: bare(x), warmup=0)
+        profile(lambda: bare(x), warmup=0)
         gc.collect()
 print("recorded", flush=True)
 """
@@ -419,7 +419,7 @@ def test_a_function_that_fails_gets_the_pause_in_which_its_tasks_end(monkeypatch
     pauses = []
     monkeypatch.setattr(time, "sleep", lambda s: pauses.append((s, torch.autograd.profiler._is_profiler_enabled)))
     with pytest.raises(ZeroDivisionError):
-        record(lambda: 1 / 0)
+        profile(lambda: 1 / 0)
     assert pauses == [(0.2, True)], "without it the process may crash, because the profiler is gone before the tasks"
 
 

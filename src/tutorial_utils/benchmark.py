@@ -38,7 +38,7 @@ from tutorial_utils import batches, environment, load_mnist
 from tutorial_utils.models import MnistNet
 from tutorial_utils.reference import SCHEMA_VERSION, SchemaError, measured, read, validate, write
 from tutorial_utils.sweep import SweepPlan, sweep_plan
-from tutorial_utils.timeline import Span, record
+from tutorial_utils.timeline import Span, profile
 from tutorial_utils.timing import in_new_process, on_side_stream
 from tutorial_utils.ways import WaysPlan, ways_plan
 
@@ -347,7 +347,7 @@ def first(plan: Plan, calls: Callable[[], list[Entry]]) -> Entry:
 def kernel_spans(plan: Plan, form: str) -> tuple[list[float], list[Span]]:
     trainer = Trainer(form)
     step_us = [time_sequence(trainer.step, plan.steps) for _ in range(plan.samples + 1)][1:]
-    spans = record(trainer.step, steps=plan.profiled, warmup=3).spans
+    spans = profile(trainer.step, steps=plan.profiled, warmup=3).spans
     return step_us, [span for span in spans if span.category in ("kernel", "copy", "memory set")]
 
 
@@ -499,7 +499,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             entry = every[name](plan) | {"date": now()}
             validate(data | {"measurements": {name: entry}})
-        except Exception as error:  # noqa: BLE001  whatever it is, the other measurements are worth having
+        except Exception as error:
             entry = {"error": f"{type(error).__name__}: {error}", "date": now()}
         done[name] = entry | {"took_s": round(time.perf_counter() - start, 3)}
         data["derived"] = derive(data)

@@ -57,7 +57,7 @@ def call(exercise: str, name: str, function: Callable[..., Any], *arguments: Any
         value = function(*arguments)
     except NotYet:
         raise
-    except Exception as error:  # noqa: BLE001 - an answer can raise anything
+    except Exception as error:
         fail(exercise, f"`{name}` raised {type(error).__name__}{_own_line(error)}: {reason(error)}", hint)
     if value is None or value is Ellipsis:
         what = f"`{name}` is not filled in yet: it returns nothing."
@@ -217,7 +217,7 @@ def expect_raises(
     try:
         function()
         raised, got = None, "nothing"
-    except Exception as caught:  # noqa: BLE001 - any other error is a wrong answer, too
+    except Exception as caught:
         raised, got = caught, f"{type(caught).__name__} ({_short(str(caught))})"
     if not isinstance(raised, kinds):
         fail(exercise, f"`{name}` raised {got}; it should raise {wanted}.", hint)

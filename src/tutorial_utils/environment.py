@@ -35,7 +35,7 @@ def _guarded(probe: Callable[[], str]) -> str:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a driver that is too old warns at every question; "device" says so once
             return _without_names(probe())
-    except Exception as error:  # noqa: BLE001  whatever it is, the other probes must still be reported
+    except Exception as error:
         return _without_names(f"unknown ({type(error).__name__}: {_first_line(error)})")
 
 
@@ -89,7 +89,7 @@ def _device() -> str:
     try:
         torch.cuda.init()  # says why there is none: no driver, one too old, no device visible, a build without CUDA
         return "CPU; no GPU that PyTorch can use"
-    except Exception as error:  # noqa: BLE001  its class differs by cause and version
+    except Exception as error:
         return f"CPU; no GPU that PyTorch can use ({_first_line(error)})"
 
 

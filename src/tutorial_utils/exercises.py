@@ -215,7 +215,7 @@ def check_04_2(capture_scaling: Callable[[Tensor], Any]) -> None:
     for value in (7.0, -2.0):
         factor.fill_(value)
         graph.replay()
-        hint = "Multiply by the tensor itself: `.item()` or a Python number would be burnt in."
+        hint = "Multiply by the tensor itself: `.item()` or a Python number would be baked in."
         expect_equal("04.2", "the static result", scaled, static_x * value, hint)
     passed("04.2", "The factor is read from its address at each replay, so it can change in place.")
 
@@ -349,7 +349,7 @@ def check_21_1(from_library: Callable[[torch.nn.LSTM], torch.nn.Module]) -> None
             what = f"The weights of `{name}` have dtype {dtype}; it should be torch.float32."
             fail("21.1", what, "Keep the library's dtype: leave out `.double()`, `.half()` and `.to(...)`.")
         weights = dict(library.named_parameters())
-        for part, end in (("forwards", ""), ("backwards", "_reverse")):
+        for part, end in (("forward_lstm", ""), ("backward_lstm", "_reverse")):
             for key, value in getattr(model, part).named_parameters():
                 expect_equal("21.1", f"{name}.{part}.{key}", value, weights[key + end], hint)
         with torch.no_grad():
@@ -381,14 +381,14 @@ def check_22_1(overlapping: Any) -> None:
 @torch.random.fork_rng(devices=[])
 def check_22_2(model_class: Callable[[int], torch.nn.Module]) -> None:
     """The class forks both directions before it waits for any, and gives what the unforked class gives."""
-    forks = "Fork `run_forwards` and `run_backwards`, and only then wait for the two futures."
+    forks = "Fork `run_forward` and `run_backward`, and only then wait for the two futures."
     model = instance("22.2", "BothForked", model_class, BidirectionalLSTM, 8, forks)
     x, plain = torch.randn(5, 2, 8), BidirectionalLSTM(8)
     call("22.2", "loading its weights into a BidirectionalLSTM", plain.load_state_dict, model.state_dict(), hint=forks)
     with torch.no_grad():
         hint = "The forward direction comes first in the output, whichever task is ready first."
         expect_result("22.2", "BothForked(8)(x)", scripted("22.2", "BothForked(8)", model), [x], plain(x), hint)
-        parts = {"the forward direction": [model.forwards], "the backward direction": [model.backwards]}
+        parts = {"the forward direction": [model.forward_lstm], "the backward direction": [model.backward_lstm]}
         expect_own_tasks("22.2", run_eagerly("22.2", "BothForked(8)", model, x, parts=parts), forks)
     passed("22.2", "Both are tasks before anything waits, and no bit differs.")
 
@@ -406,7 +406,7 @@ def check_24_1(ensemble: Callable[[list[torch.nn.Module]], torch.nn.Module]) -> 
         largest, hint = torch.stack([model(x) for model in models]).amax(dim=0), "Take the maximum over all models."
         name = "LargestEnsemble(models)"
         expect_result("24.1", f"{name}(x)", scripted("24.1", name, net), [x], largest, hint)
-        parts = {f"model {k}": [model.forwards, model.backwards] for k, model in enumerate(models)}
+        parts = {f"model {k}": [model.forward_lstm, model.backward_lstm] for k, model in enumerate(models)}
         expect_own_tasks("24.1", run_eagerly("24.1", name, net, x, parts=parts), loops)
     passed("24.1", "All models are tasks before anything waits, and a maximum is exact in any order.")
 
@@ -433,7 +433,7 @@ def check_26_1(run_directions: Callable[..., Any]) -> None:
     ran: list[tuple[int | None, bool]] = []  # for each call of an LSTM its task, and whether it built a graph
     with torch.no_grad(), HeldPool(8) as pool:
         expected = torch.stack([model(x) for model in models]).sum(dim=0)
-        for lstm in (lstm for model in models for lstm in (model.forwards, model.backwards)):
+        for lstm in (lstm for model in models for lstm in (model.forward_lstm, model.backward_lstm)):
             lstm.register_forward_hook(lambda _, __, output: ran.append((pool.task, output[0].requires_grad)))
         try:
             output = call("26.1", "run_directions(models, x, pool)", run_directions, models, x, pool, hint=submit)

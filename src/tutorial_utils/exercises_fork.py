@@ -28,7 +28,7 @@ def scripted(exercise: str, name: str, answer: Any) -> Any:
     _refuse_scripted(exercise, name, answer, "function")
     try:
         return torch.jit.script(answer)
-    except Exception as error:  # noqa: BLE001 - TorchScript raises many kinds
+    except Exception as error:
         if "Cannot emit expr for: (dots)" in str(error):
             fail(exercise, f"`{name}` is not filled in yet.", "Replace the `...` in its body by your answer.")
         hint = "The check scripts your answer: use what TorchScript has, and annotate arguments that are no tensors."
@@ -236,7 +236,7 @@ def expect_own_tasks(exercise: str, run: EagerRun, hint: str) -> None:
 
 
 def expect_work_in_tasks(exercise: str, run: EagerRun, right: Tensor, hint: str) -> None:
-    """Require of a run with 1 added to its tasks' values that its result is theirs, and that each task did something."""
+    """Require of a run with 1 added to its tasks' values its result to be theirs, and each task to do something."""
     if not torch.allclose(run.result, right + run.added):
         fail(exercise, "The result is right, but it is not what the tasks return.", hint)
     if any(task.does_nothing() for task in run.tasks):
@@ -298,7 +298,7 @@ def expect_one_lstm_per_task(exercise: str, pool: HeldPool, ran: list[tuple[int 
     tasks = [task for task, _ in ran]
     if None in tasks:
         what = f"Outside the pool's tasks, for example in the caller, an LSTM ran {count(tasks.count(None), 'time')}."
-        fail(exercise, what, "Submit the method itself; with parentheses, `run_forwards(x)` runs at once.")
+        fail(exercise, what, "Submit the method itself; with parentheses, `run_forward(x)` runs at once.")
     if sorted(tasks) != list(range(1, pool.expected + 1)):
         what = f"The LSTMs ran {len(tasks)} times in {count(len(set(tasks)), 'task')}"
         what += f", not {pool.expected} times in {pool.expected} tasks."

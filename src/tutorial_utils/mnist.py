@@ -59,8 +59,8 @@ def load_mnist(which: str = "mini", *, normalize: bool = True, device: str | tor
         which: "mini" is the embedded part, the first 8,192 training and 2,048 test images; it needs no network. "full"
             is the whole set, 60,000 and 10,000: from ``$MNIST_ROOT/MNIST/raw`` if that variable is set (read only),
             else from the user's cache, into which torchvision downloads it once.
-        normalize: True gives float32 images, bitwise those of torchvision's ToTensor and Normalize((0.1307,), (0.3081,)).
-            False gives the raw uint8 images.
+        normalize: True gives float32 images, bitwise those of torchvision's ToTensor and
+            Normalize((0.1307,), (0.3081,)). False gives the raw uint8 images.
         device: "cpu", "cuda" or "cuda:N".
 
     Raises:

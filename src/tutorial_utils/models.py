@@ -53,27 +53,27 @@ class BidirectionalLSTM(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.forwards = nn.LSTM(size, size)
-        self.backwards = nn.LSTM(size, size)
+        self.forward_lstm = nn.LSTM(size, size)
+        self.backward_lstm = nn.LSTM(size, size)
 
-    def run_forwards(self, x: Tensor) -> Tensor:
-        output, _ = self.forwards(x)
+    def run_forward(self, x: Tensor) -> Tensor:
+        output, _ = self.forward_lstm(x)
         return output
 
-    def run_backwards(self, x: Tensor) -> Tensor:
-        output, _ = self.backwards(torch.flip(x, dims=[0]))
+    def run_backward(self, x: Tensor) -> Tensor:
+        output, _ = self.backward_lstm(torch.flip(x, dims=[0]))
         return torch.flip(output, dims=[0])
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([self.run_forwards(x), self.run_backwards(x)], dim=2)
+        return torch.cat([self.run_forward(x), self.run_backward(x)], dim=2)
 
 
 class ForkedBidirectionalLSTM(BidirectionalLSTM):
     """:class:`BidirectionalLSTM`, its forward direction forked and its backward one run by the caller meanwhile."""
 
     def forward(self, x: Tensor) -> Tensor:
-        future = torch.jit.fork(self.run_forwards, x)
-        backwards = self.run_backwards(x)
+        future = torch.jit.fork(self.run_forward, x)
+        backwards = self.run_backward(x)
         return torch.cat([torch.jit.wait(future), backwards], dim=2)
 
 

@@ -164,9 +164,9 @@ def bars(
     """Draw horizontal bars with their values, from the top in the order given.
 
     A value is a number, a triple ``(median, q1, q3)``, or a :class:`~tutorial_utils.timing.Measurement` (``unit`` is
-    then ns, µs, ms or s); whiskers reach from the first to the third quartile. With ``decimals`` all values show as many;
-    otherwise each shows three digits. The labels in ``recorded`` were not measured on the reader's machine: their bars
-    are hatched, and the legend says ``recorded_on``.
+    then ns, µs, ms or s); whiskers reach from the first to the third quartile. With ``decimals`` all values show as
+    many; otherwise each shows three digits. The labels in ``recorded`` were not measured on the reader's machine: their
+    bars are hatched, and the legend says ``recorded_on``.
     """
     if not values:
         raise ValueError("there is no bar to draw: pass {label: value}")
@@ -210,7 +210,7 @@ def grouped_bars(
 ) -> Axes:
     """Draw upright bars in groups: ``values`` holds for each series ``{group: (median, q1, q3)}``, all the same groups.
 
-    Whiskers reach from the first to the third quartile. Series differ in colour and hatching; the legend is the caller's.
+    Whiskers reach from the first to the third quartile. Series differ in colour and hatching.
     """
     if not values or not all(values.values()):
         raise ValueError("there is no bar to draw: pass {series: {group: (median, q1, q3)}}")

@@ -77,7 +77,7 @@ class SweepPlan:
 
     def settings(self) -> dict[str, Any]:
         """What a rerun must agree with, beside the machine."""
-        note = "in a row, as many as take about 50 ms without fork, at least one; autograd off; no fork first, then in turns"
+        note = "in a row, about 50 ms without fork, at least one; autograd off; no fork first, then in turns"
         return {"part": "fork", "plan": asdict(self), "dtype": "float32", "sample": f"the mean of calls {note}"}
 
     def measurements(self) -> dict[str, Callable[[Any], dict[str, Any]]]:
@@ -121,10 +121,10 @@ def measure(problem: Problem) -> dict[str, list[float]]:
 
     A sample is the mean over calls in a row, as many as take about 50 ms without fork, and at least one. "no fork" is
     measured first: with several intra-op threads the same network can take several times as long in a process that has
-    forked, since OpenMP's threads no longer spin while they wait once there are more of them than cores. Then the forked
-    variants take turns with it, so that a change of the host's load meets all of them; its samples there are those of
-    :data:`AFTER_FORKS`. Before its first sample each is called twice on two time steps, which lets TorchScript optimise,
-    and once on all: that starts the threads and reserves memory.
+    forked, since OpenMP's threads no longer spin while they wait once there are more of them than cores. Then the
+    forked variants take turns with it, so that a change of the host's load meets all; its samples there are those of
+    :data:`AFTER_FORKS`. Before its first sample each is called twice on two time steps, which lets TorchScript
+    optimise, and once on all: that starts the threads and reserves memory.
 
     Raises:
         RuntimeError: a variant's result is not bitwise that of the unforked one.
@@ -330,7 +330,7 @@ if __name__ == "__main__":
         torch.set_num_threads(int(sys.argv[1]))
         torch.set_num_interop_threads(int(sys.argv[2]))
         print(json.dumps(measure(Problem(**json.loads(sys.argv[3])))), flush=True)
-    except Exception:  # noqa: BLE001  whatever it is, the parent reads it
+    except Exception:
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)

@@ -18,9 +18,9 @@ from typing import Any
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 import torch
+import torch.profiler
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
-from torch.profiler import ProfilerActivity, profile
 
 from .plots import GREY, PALETTE, new_axes
 
@@ -50,7 +50,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The spans of a trace in order of their start; lanes in order of appearance, Python's thread first, streams last."""
+    """The spans of a trace by start; lanes in order of appearance, Python's thread first, streams last."""
 
     spans: list[Span]
     lanes: list[str]
@@ -147,7 +147,7 @@ class Timeline:
 
     @staticmethod
     def most_at_once(spans: Iterable[Span]) -> int:
-        """The largest number of ``spans`` under way at one moment; one that starts where another ends comes after it."""
+        """The largest number of ``spans`` under way at one moment; one may start where another ends."""
         edges = sorted(edge for span in spans for edge in ((span.start_us, 1), (span.end_us, -1)))
         return max(accumulate(change for _, change in edges), default=0)
 
@@ -221,7 +221,7 @@ def _read_events(path: Path) -> list[dict[str, Any]]:
         raise ValueError(f"{path} is not a trace: it does not hold JSON ({error})") from error
     events = data.get("traceEvents") if isinstance(data, dict) else data
     if not isinstance(events, list):
-        raise ValueError(f"{path} is not a trace: it has no list of traceEvents")  # noqa: TRY004 - the file is wrong
+        raise ValueError(f"{path} is not a trace: it has no list of traceEvents")
     kinds = {*_HOST, *_DEVICE, *_ANNOTATIONS}
     try:
         events = [event for event in events if event.get("ph") == "X" and event.get("cat") in kinds]
@@ -237,7 +237,7 @@ def _read_events(path: Path) -> list[dict[str, Any]]:
     return events
 
 
-def record(
+def profile(
     fn: Callable[[], Any], *, steps: int = 1, warmup: int = 1, path: str | Path | None = None, nested: bool = False
 ) -> Timeline:
     """Call ``fn()`` ``warmup`` times unseen and ``steps`` times under torch.profiler; return what ran.
@@ -257,10 +257,10 @@ def record(
     if torch.autograd.profiler._is_profiler_enabled:  # a second profiler would crash the process
         raise RuntimeError("a profiler is running already; record outside of it, and not inside a recorded function")
     on_gpu = torch.cuda.is_available()
-    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu
+    activities = [torch.profiler.ProfilerActivity.CPU] + [torch.profiler.ProfilerActivity.CUDA] * on_gpu
     # The first use of the profiler is slow itself, therefore the warm-up runs under one, too.
     for calls in (warmup, steps):
-        with profile(activities=activities, acc_events=True) as profiler:
+        with torch.profiler.profile(activities=activities, acc_events=True) as profiler:
             try:
                 for _ in range(calls):
                     fn()

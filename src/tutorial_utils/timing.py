@@ -17,7 +17,7 @@ import torch
 
 # Importing torch's benchmark on a machine with a CUDA compiler but no GPU logs a warning that a notebook would show.
 logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-from torch.utils import benchmark
+from torch.utils import benchmark  # noqa: E402
 
 
 @dataclass(frozen=True)

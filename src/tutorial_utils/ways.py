@@ -97,14 +97,14 @@ def library_ensemble(net: LSTMEnsemble, size: int) -> LSTMEnsemble:
 
     models = [Library(size, size, bidirectional=True) for _ in net.models]
     for model, library in zip(net.models, models, strict=True):
-        weights = dict(model.forwards.named_parameters())
-        library.load_state_dict(weights | {f"{n}_reverse": w for n, w in model.backwards.named_parameters()})
+        weights = dict(model.forward_lstm.named_parameters())
+        library.load_state_dict(weights | {f"{n}_reverse": w for n, w in model.backward_lstm.named_parameters()})
     return LSTMEnsemble(models).to(next(net.parameters()).device).eval()
 
 
 def with_vmap(net: LSTMEnsemble) -> Way:
     """Return the ensemble as one hand-written LSTM under vmap, the weights of all directions stacked."""
-    directions = [direction for model in net.models for direction in (model.forwards, model.backwards)]
+    directions = [direction for model in net.models for direction in (model.forward_lstm, model.backward_lstm)]
     names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
     stacked = [torch.stack([getattr(direction, name).detach() for direction in directions]) for name in names]
     models = len(net.models)
@@ -217,14 +217,14 @@ def time_ways(problem: Problem, device: str, threads: int, compiled: bool) -> di
                     raise RuntimeError(f"it differs from eager by {difference:.2g}")
                 calls = max(1, round(0.05 / seconds(run)))
                 samples = [1e3 * seconds(run, calls) / calls for _ in range(problem.repeats)]
-            except Exception as error:  # noqa: BLE001  whatever it is, the other ways are worth having
+            except Exception as error:
                 lines = str(error).strip().splitlines()
                 results[name] = {"error": ": ".join([type(error).__name__, *lines[:1]])}
             else:
                 made[name] = run
                 results[name] = {"samples": samples, "first_s": round(first_s, 3), "largest_difference": difference}
         for name, run in made.items() if device == "cuda" else ():
-            trace = timeline.record(partial(run, x))  # last, since the profiler slows down what comes after it
+            trace = timeline.profile(partial(run, x))  # last, since the profiler slows down what comes after it
             results[name]["kernels_per_call"] = sum(span.category == "kernel" for span in trace.spans)
             busy = trace.busy_lanes(lane for lane in trace.lanes if lane.startswith("stream"))
             results[name]["streams_busy"] = round(busy, 3)

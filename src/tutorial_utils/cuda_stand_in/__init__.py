@@ -39,8 +39,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from . import recording
-from .recording import Operation, refuse_in_capture
+from . import capture as capturing
+from .capture import Operation, refuse_in_capture
 
 __all__ = [
     "CUDAGraph",
@@ -113,7 +113,7 @@ class Stream:
         Raises:
             torch.AcceleratorError: this stream is being captured and `event` was recorded outside of the capture.
         """
-        capture = recording.active
+        capture = capturing.active
         if capture is None or event._time is None:
             return
         if event._capture is capture:
@@ -162,14 +162,14 @@ class Event:
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, **kwargs: Any):
         self._enable_timing = enable_timing
         self._time: float | None = None
-        self._capture: recording.Capture | None = None
+        self._capture: capturing.Capture | None = None
         self._seen: dict[int, int] = {}
 
     def record(self, stream: Stream | None = None) -> None:
         """Record the event in `stream` (the current one if None)."""
         stream = current_stream() if stream is None else stream
         self._time = time.perf_counter()
-        capture = recording.active
+        capture = capturing.active
         captured = capture is not None and capture.includes(stream.stream_id)
         self._capture = capture if captured else None
         self._seen = dict(capture.seen[stream.stream_id]) if captured else {}
@@ -259,7 +259,7 @@ def synchronize(device: Any = None) -> None:
 
 def is_current_stream_capturing() -> bool:
     """Return True if a capture is underway on the current stream."""
-    return recording.active is not None and recording.active.includes(current_stream().stream_id)
+    return capturing.active is not None and capturing.active.includes(current_stream().stream_id)
 
 
 _pool_ids = itertools.count(1)
@@ -321,10 +321,10 @@ class CUDAGraph:
         refuse_in_capture()
         self._pool = graph_pool_handle() if pool is None else pool
         self._exit_stack = ExitStack()
-        recording.active = recording.Capture(current_stream().stream_id, lambda: current_stream().stream_id)
-        self._exit_stack.enter_context(recording.Recorder())
-        self._exit_stack.enter_context(recording.HostReads())
-        self._exit_stack.callback(register_optimizer_step_pre_hook(recording.check_optimizer).remove)
+        capturing.active = capturing.Capture(current_stream().stream_id, lambda: current_stream().stream_id)
+        self._exit_stack.enter_context(capturing.Recorder())
+        self._exit_stack.enter_context(capturing.HostReads())
+        self._exit_stack.callback(register_optimizer_step_pre_hook(capturing.check_optimizer).remove)
 
     def capture_end(self) -> None:
         """End the recording.
@@ -333,16 +333,16 @@ class CUDAGraph:
             torch.AcceleratorError: an operation was refused during the capture, or a forked stream was not joined.
             RuntimeError: the random generator was seeded anew during the capture, or another stream is current.
         """
-        capture = recording.active
+        capture = capturing.active
         if capture is None or self._exit_stack is None:
             raise RuntimeError("Called CUDAGraph::capture_end without a preceding capture_begin.")
-        recording.active = None
+        capturing.active = None
         self._exit_stack.close()
         self._exit_stack = None
         if current_stream().stream_id != capture.origin:
             raise RuntimeError("Capture must end on the same stream it began on.")
         if capture.broken:
-            raise torch.AcceleratorError(recording.PREVIOUS_ERROR)
+            raise torch.AcceleratorError(capturing.PREVIOUS_ERROR)
         if capture.has_unjoined_work():
             raise torch.AcceleratorError(_UNJOINED)
         if torch.initial_seed() != capture.seed:
@@ -366,7 +366,7 @@ class CUDAGraph:
         Raises:
             RuntimeError: nothing was captured, the graph was reset, or a capture is underway.
         """
-        if recording.active is not None:
+        if capturing.active is not None:
             raise RuntimeError("Cannot prepare for replay during capturing stage.")
         self._require_recording("replay")
         grad_enabled = torch.is_grad_enabled()
@@ -400,7 +400,7 @@ class CUDAGraph:
             raise RuntimeError(f"Called CUDAGraph::{method} without a preceding successful capture.")
 
 
-class graph:  # noqa: N801 - the name is torch.cuda's
+class graph:
     """Context manager that captures the work of its block into `cuda_graph`.
 
     Args:

@@ -184,7 +184,7 @@ class Capture:
     def _record(self, func: Any, args: tuple, kwargs: dict, predicted: Any) -> Any:
         """Append `func` to the recording and return its result: mutated arguments, and new tensors without values."""
         schema = func._schema
-        named = dict(zip((a.name for a in schema.arguments), args)) | kwargs
+        named = dict(zip((a.name for a in schema.arguments), args, strict=False)) | kwargs
         written = {
             frozenset(a.alias_info.before_set): named[a.name]
             for a in schema.arguments
@@ -216,7 +216,8 @@ class Capture:
         if len(schema.returns) == 1:
             result = result_of(schema.returns[0], predicted)
         else:
-            result = tuple(result_of(r, v) for r, v in zip(schema.returns, predicted or [None] * len(schema.returns)))
+            values = predicted or [None] * len(schema.returns)
+            result = tuple(result_of(r, v) for r, v in zip(schema.returns, values, strict=True))
         self.allocated += [t for t in fresh if t is not None]
         if func.overloadpacket not in _ALLOCATIONS:
             self._append(func, args, kwargs, fresh, list(written.values()))
@@ -264,14 +265,14 @@ def refuse_in_capture() -> None:
 class Recorder(TorchDispatchMode):
     """Hands every ATen operation, below autograd, to the capture underway."""
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {})) if active is None else active.dispatch(self, func, args, kwargs or {})
 
 
 class HostReads(TorchFunctionMode):
     """Refuses the host reads that dispatch nothing on the CPU, and tensors made on the device from Python data."""
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+    def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if args and isinstance(args[0], Tensor):
@@ -281,9 +282,9 @@ class HostReads(TorchFunctionMode):
                 raise RuntimeError(PAGEABLE)
             if name in _NUMPY:
                 raise TypeError(NUMPY)
-        if name in _FROM_HOST and (name == "new_tensor" or kwargs.get("device") is not None):
-            if not isinstance(args[-1] if args else None, Tensor):
-                raise RuntimeError(PAGEABLE)
+        on_device = name in _FROM_HOST and (name == "new_tensor" or kwargs.get("device") is not None)
+        if on_device and not isinstance(args[-1] if args else None, Tensor):
+            raise RuntimeError(PAGEABLE)
         return func(*args, **kwargs)
 
 
