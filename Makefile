@@ -35,7 +35,7 @@ lab: $(STAMP) ## open the course in JupyterLab
 	@$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" notebooks/00_start_here.ipynb $(LAB_ARGS)
 
 address: $(STAMP) ## write the address in pyproject.toml into the notebooks and the README
-	@$(BIN)/python scripts/set_address.py
+	@$(BIN)/python scripts/address.py
 
 refresh: $(STAMP) address ## for contributors: execute the notebooks and store their outputs in place
 	@$(BIN)/python scripts/run_notebooks.py --in-place
