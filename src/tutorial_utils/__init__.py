@@ -40,6 +40,6 @@ else:
 
     device = _torch.device("cpu")
 
-from .mnist import batches, load_mnist
+from .data import batches, load_mnist
 
 __all__ = ["batches", "cuda", "device", "load_mnist"]
