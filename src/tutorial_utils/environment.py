@@ -1,8 +1,7 @@
 """What a helpdesk asks first: ``print_report()``, or ``python -m tutorial_utils.environment``.
 
-Where the package itself cannot be imported (an unsupported Python or torch), run this file: it needs only the standard
-library. No probe raises; what cannot be found out is reported as ``unknown (reason)``. The text holds no user name: the
-home folder is written ``~``.
+Where torch or the package cannot be imported, run this file: it says why, and everything else that it can. The text
+holds no user name: the home folder is written ``~``.
 """
 
 import importlib.metadata
@@ -10,172 +9,77 @@ import os
 import platform
 import re
 import shutil
-import subprocess
-import sys
-import warnings
 from collections.abc import Callable
-from pathlib import Path
-
-GIB = 2**30
 
 
 def report() -> dict[str, str]:
-    """Return label and value of every probe, in reading order. Never raises."""
-    return {label: _guarded(probe) for label, probe in _PROBES.items()}
+    """Return labels and one line of text each. Needs no network; takes about a second. Never raises."""
+    installed = {package.name: package.version for package in importlib.metadata.distributions()}
+    compilers = (os.environ.get("CXX") or "c++", "g++", "clang++", "cl")
+    answers = {"os": platform.platform(), "python": platform.python_version(), "cores": str(os.cpu_count())}
+    for label, part in (("memory", _memory), ("torch", _torch), ("tutorial_utils.cuda", _package)):
+        try:
+            answers |= part()
+        except Exception as error:  # a report is wanted most where something is broken
+            answers[label] = f"{type(error).__name__}: {error}"
+    answers["compiler"] = f"{next(filter(shutil.which, compilers), 'none found')} (only torch.compile needs one)"
+    answers |= {name: installed.get(name, "none") for name in ("triton", "torchvision", "numpy", "jupyterlab", "nbval")}
+    return {label: _without_home(text).partition("\n")[0] for label, text in answers.items()}
 
 
 def print_report() -> None:
-    """Print :func:`report`, one ``label: value`` a line."""
-    for label, value in report().items():
-        print(f"{label}: {value}")
+    """Print :func:`report`, one ``label: text`` a line."""
+    for label, text in report().items():
+        print(f"{label}: {text}")
 
 
-def _guarded(probe: Callable[[], str]) -> str:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a driver that is too old warns at every question; "device" says so once
-            return _without_names(probe())
-    except Exception as error:
-        return _without_names(f"unknown ({type(error).__name__}: {_first_line(error)})")
+def _without_home(text: str) -> str:
+    user = os.path.basename(os.path.expanduser("~"))  # "" where the home folder is /
+    return re.sub(rf"[^\s'\"(]*[/\\]{re.escape(user)}\b", "~", text) if user else text
 
 
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "no message")
+def _memory() -> dict[str, str]:
+    import psutil
+
+    return {"memory": f"{psutil.virtual_memory().total / 2**30:.1f} GiB"}
 
 
-def _without_names(text: str) -> str:
-    """Replace the home folder by ``~`` and the user's name, as a part of a path, by ``USER``."""
-    home = os.path.expanduser("~")
-    if len(home) > 1:
-        text = re.sub(re.escape(home) + r"(?![\w.-])", "~", text)
-    user = os.environ.get("USER") or os.environ.get("USERNAME") or os.path.basename(home)
-    return re.sub(rf"(?<=[/\\]){re.escape(user)}(?![\w.-])", "USER", text) if user else text
-
-
-def _python() -> str:
-    kind = "virtual environment" if sys.prefix != sys.base_prefix else "no virtual environment"
-    kind = "conda environment" if os.path.isdir(os.path.join(sys.prefix, "conda-meta")) else kind
-    supported = (3, 11) <= sys.version_info[:2] <= (3, 13)
-    kind += "" if supported else ", not supported: this course needs 3.11 to 3.13"
-    return f"{platform.python_version()} ({platform.python_implementation()}, {kind})"
-
-
-def _torch() -> str:
+def _torch() -> dict[str, str]:
     import torch
+    from torch.utils import collect_env
 
-    build = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
-    supported = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2]) >= (2, 9)
-    return (
-        f"{torch.__version__} (built {build}{'' if supported else ', not supported: this course needs 2.9 or later'})"
-    )
-
-
-def _version(name: str) -> str:
     try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+        torch.ones(1, device="cuda").item()  # raises, and says why, where PyTorch cannot use a GPU
+        gpus = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+        device = "; ".join(f"{gpu.name}, {gpu.total_memory / 2**30:.1f} GiB" for gpu in gpus)
+    except (AssertionError, RuntimeError) as error:
+        device = f"CPU; no GPU that PyTorch can use ({str(error).partition('. ')[0]})"
+    return {
+        "torch": f"{torch.__version__} (CUDA build: {torch.version.cuda or 'none'})",
+        "device": device,
+        "driver": collect_env.get_nvidia_driver_version(collect_env.run) or "none found",
+        "threads": f"{torch.get_num_threads()} intra-op, {torch.get_num_interop_threads()} inter-op",
+    }
 
 
-def _device() -> str:
-    import torch
+def _package() -> dict[str, str]:
+    from tutorial_utils import cuda, data
 
-    if torch.cuda.is_available():
-        torch.ones(1, device="cuda").item()  # raises where PyTorch has no code for this GPU
-        gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-        return "; ".join(
-            f"{gpu.name}, {gpu.total_memory / GIB:.1f} GiB, compute capability {gpu.major}.{gpu.minor}" for gpu in gpus
-        )
+    root = data.full_root()
+    return {
+        "tutorial_utils.cuda": cuda.__name__,
+        "data, embedded": _count(data.read_mini),
+        "data, full": _count(data.read_full) if (root / "MNIST" / "raw").exists() else f"not in {root}",
+    }
+
+
+def _count(read: Callable[[], list]) -> str:
     try:
-        torch.cuda.init()  # says why there is none: no driver, one too old, no device visible, a build without CUDA
-        return "CPU; no GPU that PyTorch can use"
-    except Exception as error:
-        return f"CPU; no GPU that PyTorch can use ({_first_line(error)})"
+        _, train_labels, _, test_labels = read()
+    except RuntimeError as error:
+        return str(error)
+    return f"complete ({len(train_labels):,} + {len(test_labels):,} images)"
 
-
-def _driver() -> str:
-    if shutil.which("nvidia-smi") is None:
-        return "no NVIDIA driver found (nvidia-smi is not on the PATH)"
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    answer = (result.stdout.strip() or result.stderr.strip() or "no answer").splitlines()[0]
-    return answer if result.returncode == 0 else f"unknown (nvidia-smi: {answer})"
-
-
-def _cuda() -> str:
-    from tutorial_utils import cuda
-
-    return "torch.cuda" if cuda.__name__ == "torch.cuda" else f"{cuda.__name__} (stand-in on the CPU)"
-
-
-def _cores() -> str:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{os.cpu_count()}, of which this process may use {usable}"
-
-
-def _threads() -> str:
-    import torch
-
-    intra, inter = torch.get_num_threads(), torch.get_num_interop_threads()
-    return f"{intra} intra-op, {inter} inter-op, OMP_NUM_THREADS {os.environ.get('OMP_NUM_THREADS', 'not set')}"
-
-
-def _memory() -> str:
-    try:
-        import psutil
-
-        total, free = psutil.virtual_memory().total, psutil.virtual_memory().available
-    except ImportError:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
-        total, free = kib["MemTotal"] * 1024, kib["MemAvailable"] * 1024
-    return f"{total / GIB:.1f} GiB, of which {free / GIB:.1f} GiB available"
-
-
-def _compiler() -> str:
-    names = ["cl"] if os.name == "nt" else [os.environ.get("CXX") or "c++", "g++", "clang++"]
-    found = next((os.path.basename(name) for name in names if shutil.which(name)), "none found")
-    return f"{found} (only torch.compile and the C++ program need one)"
-
-
-def _mini() -> str:
-    from tutorial_utils.mnist import load_mnist
-
-    data = load_mnist("mini", normalize=False)
-    return f"complete ({len(data.train_labels):,} + {len(data.test_labels):,} images)"
-
-
-def _full() -> str:
-    from tutorial_utils.mnist import DataError, cache_folder, verify_full
-
-    where = "MNIST_ROOT" if os.environ.get("MNIST_ROOT") else "cache"
-    root = Path(os.environ["MNIST_ROOT"]).expanduser() if where == "MNIST_ROOT" else cache_folder()
-    if where == "cache" and not os.path.exists(root):
-        parent = next(folder for folder in root.parents if os.path.exists(folder))
-        writable = "can" if parent.is_dir() and os.access(parent, os.W_OK) else "cannot"
-        return f'not downloaded (load_mnist("full") does it; the cache {root.parent} {writable} be written)'
-    try:
-        verify_full(root, "")
-    except DataError as error:
-        return f"{where}, not usable: {str(error).strip()}"
-    return f"{where}, complete (60,000 + 10,000 images)"
-
-
-_PROBES: dict[str, Callable[[], str]] = {
-    "os": lambda: f"{platform.system()} {platform.release()} {platform.machine()}",
-    "python": _python,
-    "torch": _torch,
-    "tutorial_utils.cuda": _cuda,
-    "device": _device,
-    "driver": _driver,
-    "cores": _cores,
-    "threads": _threads,
-    "memory": _memory,
-    "compiler": _compiler,
-    **{name: lambda name=name: _version(name) for name in ("triton", "torchvision", "numpy", "jupyterlab", "nbval")},
-    "data, embedded": _mini,
-    "data, full": _full,
-}
 
 if __name__ == "__main__":
     print_report()
