@@ -1,4 +1,4 @@
-"""Draw the README's picture from the recorded measurements: ``python scripts/make_overview.py``."""
+"""Draw the README's picture from the stored results: ``python scripts/make_overview.py``."""
 
 from pathlib import Path
 
@@ -7,10 +7,10 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from tutorial_utils import plots, reference
+from tutorial_utils import plots, results
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "overview.png"
-FORMS = {
+BARS = {
     "eager PyTorch": "step_eager",
     "torch.compile, reduce-overhead": "step_reduce_overhead",
     "one CUDA graph of the whole step": "step_graph",
@@ -18,21 +18,20 @@ FORMS = {
 }
 
 
-def main() -> None:
-    recorded = reference.load("h200")
-    plots.use_style()
-    axes = plots.new_axes(None, 9, 2.8)
-    values = {label: (recorded.median(name), *recorded.quartiles(name)) for label, name in FORMS.items()}
+def main(out: Path = OUT) -> None:
+    graphs = results.load("graphs")
+    plt.style.use("tutorial_utils.course")
+    figure, axes = plt.subplots(figsize=(9, 2.8), layout="constrained")
     plots.bars(
-        values,
+        {label: graphs[name] for label, name in BARS.items()},
         unit="µs",
         title="One MNIST training step, batch 64",
-        xlabel=f"time of a step (µs); median and quartiles\n{recorded.source_line()}",
+        xlabel=f"time of a step (µs); median and quartiles\n{graphs.source_line()}",
         ax=axes,
     )
-    OUT.parent.mkdir(exist_ok=True)
-    plt.savefig(OUT, dpi=110)
-    print(f"{OUT.name}: {OUT.stat().st_size / 1000:.0f} kB")
+    out.parent.mkdir(exist_ok=True)
+    figure.savefig(out, dpi=110)
+    print(f"{out.name}: {out.stat().st_size / 1000:.0f} kB")
 
 
 if __name__ == "__main__":
