@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import shutil
 import subprocess
 import sys
 import time
 
-import matplotlib
-
-matplotlib.use("Agg")
-
 import matplotlib.pyplot as plt
 import pytest
 import torch
+from matplotlib.colors import to_hex
 
 from tutorial_utils.timeline import Span, Timeline, profile
 
@@ -27,9 +22,10 @@ def event(name, ts, dur, tid=MAIN, cat="cpu_op", pid=100):
 
 
 @pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
+def figures():
+    with plt.style.context("tutorial_utils.course"):
+        yield
+        plt.close("all")
 
 
 @pytest.fixture
@@ -37,14 +33,7 @@ def read(tmp_path):
     def read(*events, **options):
         path = tmp_path / "trace.json"
         noise = [
-            {
-                "ph": "M",
-                "name": "thread_name",
-                "pid": 100,
-                "tid": MAIN,
-                "ts": 0,
-                "args": {"name": "thread 100 (python)"},
-            },
+            {"ph": "M", "name": "thread_name", "pid": 100, "tid": MAIN, "ts": 0, "args": {"name": "thread 100"}},
             {"ph": "s", "id": 1, "cat": "fwdbwd", "name": "fwdbwd", "pid": 100, "tid": MAIN, "ts": 1},
             {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "P", "ts": 0, "dur": 9},
         ]
@@ -61,8 +50,19 @@ def test_two_threads_that_overlap_by_half(read):
     # 200 µs of work within the 150 µs in which any thread is busy.
     assert timeline.busy_lanes() == pytest.approx(200 / 150)
     assert timeline.busy_lanes(["thread 2"]) == pytest.approx(1.0)
-    assert timeline.busy_lanes(["thread 2", "thread 2"]) == pytest.approx(1.0), "a lane named twice counts once"
     assert timeline.duration_us == 150
+
+
+def test_the_time_zero_among_absolute_ones_is_no_time(read):
+    """Else the whole trace would seem to begin in 1970."""
+    lost, first, second = (
+        event("gemm", 0, 5, 7, "kernel", 0),
+        event("aten::a", 1e15, 10),
+        event("aten::b", 1e15 + 20, 5),
+    )
+    timeline = read(lost, first, second)
+    assert [(span.name, span.start_us) for span in timeline.spans] == [("aten::a", 0), ("aten::b", 20)]
+    assert timeline.lanes == ["thread 1 (Python)"] and timeline.duration_us == 25
 
 
 def test_idle_time_does_not_count_and_sequential_threads_give_one(read):
@@ -202,47 +202,33 @@ def test_scopes_are_the_innermost_annotation_of_the_lane(read):
 @pytest.mark.parametrize(
     ("content", "phrase"),
     [
-        ("", "does not hold JSON"),
-        ("{'ph': 1}", "does not hold JSON"),
-        ("\x00\x01", "does not hold JSON"),
-        ("3", "no list of traceEvents"),
-        ("{}", "no list of traceEvents"),
-        ('{"traceEvents": []}', "holds no operator and no kernel"),
-        ('{"traceEvents": [{"ph": "B", "name": "x", "ts": 1}]}', "holds no operator and no kernel"),
-        ('[{"ph": "X", "cat": "browser", "name": "x", "ts": 1, "dur": 1, "pid": 1, "tid": 1}]', "holds no operator"),
-        ('{"traceEvents": [7]}', "malformed"),
+        (b"", "is not a trace"),
+        (b"\x1f\x8b\xff\xfe", "is not a trace"),
+        (b"3", "is not a trace"),
+        (b"{}", "KeyError('traceEvents')"),
+        (b'{"traceEvents": [7]}', "is not a trace"),
         (
-            '{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "x", "ts": 1, "pid": 1, "tid": 1}]}',
+            b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "x", "ts": 1, "pid": 1, "tid": 1}]}',
             "KeyError('dur')",
         ),
-        ('[{"ph": "X", "cat": "cpu_op", "name": "x", "ts": "soon", "dur": 1, "pid": 1, "tid": 1}]', "malformed"),
-        ('[{"ph": "X", "cat": "cpu_op", "name": "x", "ts": NaN, "dur": 1, "pid": 1, "tid": 1}]', "ts is nan"),
-        ('[{"ph": "X", "cat": "cpu_op", "name": "x", "ts": -1, "dur": 1, "pid": 1, "tid": 1}]', "ts is -1.0"),
-        ('[{"ph": "X", "cat": "cpu_op", "name": "x", "ts": 1, "dur": -1, "pid": 1, "tid": 1}]', "dur is -1.0"),
-        ('[{"ph": "X", "cat": "cpu_op", "name": "x", "ts": 1, "dur": 1e999, "pid": 1, "tid": 1}]', "dur is inf"),
-        ('[{"ph": "X", "cat": "cpu_op", "name": "x", "ts": 1, "dur": 1, "pid": 1, "tid": []}]', "unhashable"),
-        ('[{"ph": "X", "cat": "cpu_op", "name": "function", "ts": 1, "dur": 1, "pid": 1, "tid": 1}]', "no operator"),
-        ('[{"ph": "X", "cat": "user_annotation", "name": "a", "ts": 1, "dur": 1, "pid": 1, "tid": 1}]', "no operator"),
+        (b'{"traceEvents": []}', "holds no operator and no kernel"),
+        (b'{"traceEvents": [{"ph": "X", "cat": "browser", "name": "x"}]}', "holds no operator and no kernel"),
     ],
 )
 def test_what_is_no_trace_is_refused_with_the_files_name(tmp_path, content, phrase):
     path = tmp_path / "strange.json"
-    path.write_text(content)
+    path.write_bytes(content)
     with pytest.raises(ValueError) as raised:
         Timeline.from_chrome_trace(path)
     assert "strange.json" in str(raised.value) and phrase in str(raised.value)
 
 
-def test_bytes_that_are_no_text_and_a_missing_file_are_refused(tmp_path):
-    path = tmp_path / "binary.json"
-    path.write_bytes(b"\x1f\x8b\xff\xfe")
-    with pytest.raises(ValueError, match=r"binary\.json is not a trace"):
-        Timeline.from_chrome_trace(path)
-    with pytest.raises(ValueError, match=r"cannot read the trace .*absent\.json"):
-        Timeline.from_chrome_trace(tmp_path / "absent.json")
+def test_spans_that_merely_contain_operators_are_no_work(read):
+    with pytest.raises(ValueError, match="holds no operator"):
+        read(event("function", 0, 9), event("forward", 0, 9, cat="user_annotation"))
 
 
-def test_record_sees_each_step_and_not_the_warmup(tmp_path):
+def test_profile_sees_each_step_and_not_the_warmup(tmp_path):
     calls = []
     a, b = torch.randn(32, 32), torch.randn(32, 32)
 
@@ -264,32 +250,14 @@ def test_record_sees_each_step_and_not_the_warmup(tmp_path):
     assert {s.name for s in Timeline.from_chrome_trace(path, nested=True).spans} >= {"aten::matmul", "aten::mm"}
 
 
-def test_record_refuses_what_it_cannot_do(tmp_path):
-    with pytest.raises(ValueError, match="steps is 0"):
-        profile(lambda: None, steps=0)
-    with pytest.raises(ValueError, match="^the recorded function holds no operator"):
-        profile(lambda: None)
-    with pytest.raises(ValueError, match="the folder .*absent does not exist"):
-        profile(lambda: torch.ones(2) + 1, path=tmp_path / "absent" / "trace.json")
-
-
-def test_a_trace_that_cannot_be_written_is_an_error_and_not_the_one_that_is_there(tmp_path, monkeypatch):
+def test_what_computes_nothing_and_a_path_that_cannot_be_written_are_refused(tmp_path):
     path = tmp_path / "kept.json"
-    profile(lambda: torch.ones(2) + 1, path=path)
-    before = path.read_bytes()
-
-    def full(source, target):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "copyfile", full)
-        with pytest.raises(ValueError, match=r"^cannot write the trace .*kept\.json: No space left on device$"):
-            profile(lambda: torch.ones(2) @ torch.ones(2), path=path)
-    with pytest.raises(ValueError, match="^cannot write the trace .*: Is a directory$"):
-        profile(lambda: torch.ones(2) + 1, path=tmp_path)
-    with pytest.raises(ValueError, match="no operator"):
+    with pytest.raises(ValueError, match="^the profiled function holds no operator"):
         profile(lambda: None, path=path)
-    assert path.read_bytes() == before
+    assert not path.exists()
+    for unwritable in (tmp_path, tmp_path / "absent" / "trace.json"):
+        with pytest.raises(OSError):
+            profile(lambda: torch.ones(2) + 1, path=unwritable)
 
 
 def test_a_trace_is_plain_json_whatever_its_name(tmp_path):
@@ -297,7 +265,7 @@ def test_a_trace_is_plain_json_whatever_its_name(tmp_path):
     assert Timeline.from_chrome_trace(tmp_path / "trace.json.gz") == timeline
 
 
-def test_recording_inside_a_recording_is_refused():
+def test_a_second_profiler_is_refused():
     def nested():
         torch.ones(2) + 1
         profile(lambda: torch.ones(2) + 1)
@@ -307,12 +275,20 @@ def test_recording_inside_a_recording_is_refused():
     assert profile(lambda: torch.ones(2) + 1).spans, "the next one works"
 
 
-def test_recording_writes_nothing_to_stderr():
-    code = "import torch; from tutorial_utils.timeline import profile; t = profile(lambda: torch.ones(2) + 1)"
-    code += "; print(len(t.spans))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stderr == ""
-    assert int(done.stdout) >= 2
+WITHOUT_OTHERS = """
+import sys
+sys.modules.update(dict.fromkeys(("tqdm", "IPython", "ipykernel", "jupyterlab", "nbformat", "psutil")))
+import torch
+from tutorial_utils import plots
+from tutorial_utils.timeline import profile
+print(len(profile(lambda: torch.ones(2) + 1).spans))
+"""
+
+
+def test_profiling_needs_no_jupyter_and_writes_nothing_to_stderr():
+    command = [sys.executable, "-c", WITHOUT_OTHERS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stderr == "" and int(done.stdout) >= 2
 
 
 def test_plot_shows_every_lane_span_and_label(read):
@@ -339,8 +315,6 @@ def test_plot_uses_milliseconds_limits_and_scopes(read):
     part = timeline.plot(limits_us=(0, 3000))
     assert part.get_xlim() == pytest.approx((0, 3))
     assert len(part.collections[0].get_paths()) == 1
-    with pytest.raises(ValueError, match="the start must lie before the end"):
-        timeline.plot(limits_us=(5, 5))
 
 
 def test_plot_has_at_most_eight_colours_and_names_the_rest_other():
@@ -357,13 +331,13 @@ def test_bars_have_white_edges_unless_these_would_cover_them(read):
     ax = read(event("aten::a", 0, 500), event("aten::b", 500, 496), event("aten::c", 996, 4)).plot()
     bars = ax.collections[0]
     assert list(bars.get_linewidths()) == [0.5, 0.5, 0]
-    assert matplotlib.colors.to_hex(bars.get_edgecolors()[0]) == "#ffffff"
+    assert to_hex(bars.get_edgecolors()[0]) == "#ffffff"
 
 
-def test_the_legends_columns_can_be_chosen(read):
-    timeline = read(*(event(f"aten::{k}", 10 * k, 10) for k in range(6)))
-    legends = [timeline.plot(color_by=lambda s: s.name, **o).figure.legends[0] for o in ({}, {"legend_columns": 2})]
-    assert [legend._ncols for legend in legends] == [4, 2]
+@pytest.mark.parametrize(("labels", "columns"), [(2, 4), (8, 4), (10, 5)])
+def test_the_legend_has_two_rows_or_four_columns(read, labels, columns):
+    ax = read(event("aten::a", 0, 10)).plot(colors={f"label {k}": "C0" for k in range(labels - 1)})
+    assert ax.figure.legends[0]._ncols == columns
 
 
 def test_colours_can_be_given_so_that_pictures_agree(read):
@@ -372,7 +346,7 @@ def test_colours_can_be_given_so_that_pictures_agree(read):
     ax = timeline.plot(color_by=lambda span: span.name, colors=colours)
     assert [t.get_text() for t in ax.figure.legends[0].get_texts()] == ["aten::sum", "aten::lstm", "other"]
     first, grey = ax.collections[0].get_facecolors()
-    assert matplotlib.colors.to_hex(first) == "#e69f00" and matplotlib.colors.to_hex(grey) == "#767676"
+    assert to_hex(first) == "#e69f00" and to_hex(grey) == "#767676"
     part = timeline.plot(color_by=lambda span: span.name, colors=colours, limits_us=(0, 90))
     assert [t.get_text() for t in part.figure.legends[0].get_texts()] == ["aten::sum", "aten::lstm"]
 

@@ -22,11 +22,13 @@ import torch.profiler
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from .plots import GREY, PALETTE, new_axes
+from .plots import GREY, new_axes
 
 _HOST = {"cpu_op": "operator", "cuda_runtime": "CUDA call", "cuda_driver": "CUDA call"}
 _DEVICE = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "memory set"}
 _ANNOTATIONS = {"user_annotation", "gpu_user_annotation"}
+_KINDS = {*_HOST, *_DEVICE, *_ANNOTATIONS}
+_DAY_US = 24 * 3600 * 1e6
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,11 @@ class Timeline:
 
         Of each thread only the outermost operators are kept, unless ``nested`` is True. Spans that merely contain
         operators, such as a scripted function, are left out with the nested ones: a thread that waits for a forked task
-        stays inside the function, but does no work. A trace of another program is refused with a ``ValueError``.
+        stays inside the function, but does no work.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: it is no trace of torch.profiler, or holds no operator and no kernel.
         """
         return cls._from_events(_read_events(Path(path)), nested, str(path))
 
@@ -104,7 +110,7 @@ class Timeline:
                 name = scope[-1][1] if scope else ""
                 spans.append(Span(event["name"], labels[key], start - origin, event["dur"], category, name))
         if not spans:
-            raise ValueError(f"{source} holds no operator and no kernel; record a function that computes something")
+            raise ValueError(f"{source} holds no operator and no kernel; profile a function that computes something")
         used = {span.lane for span in spans}
         return cls(spans, [lane for lane in labels.values() if lane in used])
 
@@ -113,37 +119,31 @@ class Timeline:
         """From the start of the first span to the end of the last."""
         return max(span.end_us for span in self.spans) - min(span.start_us for span in self.spans)
 
-    def _busy(self, lane: str) -> list[tuple[float, float]]:
-        """The stretches of time in which a lane works, without overlaps; waiting is not work."""
-        if lane not in self.lanes:
-            raise ValueError(f"there is no lane {lane!r}; the lanes are {', '.join(self.lanes)}")
-        merged: list[tuple[float, float]] = []
-        for span in sorted((s for s in self.spans if s.lane == lane), key=lambda s: s.start_us):
-            if span.category == "wait":
+    def _busy(self, *lanes: str) -> list[tuple[float, float]]:
+        """The stretches of time in which any of the lanes works; waiting is not work."""
+        if unknown := set(lanes) - set(self.lanes):
+            raise ValueError(f"there is no lane {unknown.pop()!r}; the lanes are {', '.join(self.lanes)}")
+        stretches: list[tuple[float, float]] = []
+        for span in sorted(self.spans, key=lambda span: span.start_us):
+            if span.lane not in lanes or span.category == "wait":
                 continue
-            if merged and span.start_us <= merged[-1][1]:
-                merged[-1] = (merged[-1][0], max(merged[-1][1], span.end_us))
+            if stretches and span.start_us <= stretches[-1][1]:
+                stretches[-1] = (stretches[-1][0], max(stretches[-1][1], span.end_us))
             else:
-                merged.append((span.start_us, span.end_us))
-        return merged
+                stretches.append((span.start_us, span.end_us))
+        return stretches
+
+    def _busy_us(self, *lanes: str) -> float:
+        return sum(end - start for start, end in self._busy(*lanes))
 
     def busy_lanes(self, lanes: Iterable[str] | None = None) -> float:
         """Mean number of lanes busy at once, over the time in which any is. 1 means that nothing ran in parallel.
 
-        All ``lanes`` count unless some are named. Spans that overlap in one lane count once, and so does a lane that is
-        named twice.
+        All ``lanes`` count unless some are named. Spans that overlap in one lane count once.
         """
-        edges: list[tuple[float, int]] = []
-        for lane in dict.fromkeys(self.lanes if lanes is None else lanes):
-            for start, end in self._busy(lane):
-                edges += [(start, 1), (end, -1)]
-        total = any_busy = before = 0.0
-        count = 0
-        for at, change in sorted(edges):
-            total += count * (at - before)
-            any_busy += (at - before) * (count > 0)
-            count, before = count + change, at
-        return total / any_busy if any_busy else 0.0
+        lanes = self.lanes if lanes is None else list(lanes)
+        any_busy = self._busy_us(*lanes)
+        return sum(self._busy_us(lane) for lane in lanes) / any_busy if any_busy else 0.0
 
     @staticmethod
     def most_at_once(spans: Iterable[Span]) -> int:
@@ -153,12 +153,11 @@ class Timeline:
 
     def gaps(self, lane: str) -> list[tuple[float, float]]:
         """The stretches ``(start_us, end_us)`` in which ``lane`` is idle between two spans of its own."""
-        busy = self._busy(lane)
-        return [(a[1], b[0]) for a, b in pairwise(busy)]
+        return [(before[1], after[0]) for before, after in pairwise(self._busy(lane))]
 
     def busy_fraction(self, lane: str) -> float:
         """The share of the whole timeline's duration in which ``lane`` is busy, from 0 to 1."""
-        busy = sum(end - start for start, end in self._busy(lane))
+        busy = self._busy_us(lane)
         return busy / self.duration_us if busy else 0.0
 
     def plot(
@@ -168,73 +167,56 @@ class Timeline:
         color_by: Callable[[Span], str] | None = None,
         colors: Mapping[str, str] | None = None,
         limits_us: tuple[float, float] | None = None,
-        legend_columns: int = 4,
         ax: Axes | None = None,
     ) -> Axes:
         """Draw the lanes from top to bottom over time, with a legend of what the colours mean.
 
         ``color_by`` gives a span's label in the legend; by default this is its scope where the trace has any, else its
         category. The eight labels that took most time get a colour, the rest are grey; ``colors`` gives the labels
-        that have one instead, so that several pictures agree. ``limits_us`` shows a part. The legend has up to
-        ``legend_columns`` columns and fills one after another.
+        that have one instead, so that several pictures agree. ``limits_us`` shows a part.
         """
         if color_by is None:
             has_scopes = any(span.scope for span in self.spans)
             color_by = (lambda span: span.scope or "no scope") if has_scopes else (lambda span: span.category)
         start, end = limits_us or (0.0, max(span.end_us for span in self.spans))
-        if not start < end:
-            raise ValueError(f"limits_us is ({start}, {end}); the start must lie before the end")
-        shown = [(span, str(color_by(span))) for span in self.spans if span.end_us > start and span.start_us < end]
+        shown = [(span, color_by(span)) for span in self.spans if span.end_us > start and span.start_us < end]
         cost: dict[str, float] = {}
         for span, label in shown:
             cost[label] = cost.get(label, 0.0) + span.duration_us
-        top = sorted(cost, key=cost.__getitem__, reverse=True)[: len(PALETTE)]
+        top = sorted(cost, key=cost.__getitem__, reverse=True)[:8]
         # In order of appearance, so that a label keeps its colour from one run to the next.
-        colours = dict(colors or zip((label for label in cost if label in top), PALETTE, strict=False))
+        colors = colors or {label: f"C{i}" for i, label in enumerate(label for label in cost if label in top)}
         unit, scale = ("ms", 1e-3) if end - start >= 2000 else ("µs", 1.0)
         ax = new_axes(ax, 9, 1.5 + 0.5 * len(self.lanes))
         for row, lane in enumerate(self.lanes):
-            mine = [(span, colours.get(label, GREY)) for span, label in shown if span.lane == lane]
+            mine = [(span, colors.get(label, GREY)) for span, label in shown if span.lane == lane]
             bars = [(span.start_us * scale, span.duration_us * scale) for span, _ in mine]
             # White edges tell adjoining bars apart, but would cover a bar that is no wider than they are.
             edges = [0.5 * (span.duration_us > 0.005 * (end - start)) for span, _ in mine]
-            colors_of_bars = [colour for _, colour in mine]
-            ax.broken_barh(bars, (row - 0.35, 0.7), facecolors=colors_of_bars, edgecolors="white", linewidths=edges)
-        ax.set(xlim=(start * scale, end * scale), xlabel=f"time ({unit})", yticks=range(len(self.lanes)))
-        ax.set_yticklabels(self.lanes)
-        ax.set_ylim(len(self.lanes) - 0.5, -0.5)
-        ax.set_title(title)
-        handles = [Patch(color=colour, label=label) for label, colour in colours.items()]
-        if cost.keys() - colours.keys():
+            fill = [colour for _, colour in mine]
+            ax.broken_barh(bars, (row - 0.35, 0.7), facecolors=fill, edgecolors="white", linewidths=edges)
+        ax.set(xlim=(start * scale, end * scale), xlabel=f"time ({unit})", title=title)
+        ax.set(yticks=range(len(self.lanes)), yticklabels=self.lanes, ylim=(len(self.lanes) - 0.5, -0.5))
+        handles = [Patch(color=colour, label=label) for label, colour in colors.items()]
+        if cost.keys() - colors.keys():
             handles.append(Patch(color=GREY, label="other"))
-        ax.figure.legend(handles=handles, loc="outside lower center", ncols=legend_columns, fontsize=9, frameon=False)
+        columns = max(4, math.ceil(len(handles) / 2))
+        ax.figure.legend(handles=handles, loc="outside lower center", ncols=columns)
         return ax
 
 
 def _read_events(path: Path) -> list[dict[str, Any]]:
     """The trace's spans that have a lane here, outer before inner ones."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"cannot read the trace {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise ValueError(f"{path} is not a trace: it does not hold JSON ({error})") from error
-    events = data.get("traceEvents") if isinstance(data, dict) else data
-    if not isinstance(events, list):
-        raise ValueError(f"{path} is not a trace: it has no list of traceEvents")
-    kinds = {*_HOST, *_DEVICE, *_ANNOTATIONS}
-    try:
-        events = [event for event in events if event.get("ph") == "X" and event.get("cat") in kinds]
+        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+        events = [event for event in events if event["ph"] == "X" and event.get("cat") in _KINDS]
         for event in events:
-            event.update(ts=float(event["ts"]), dur=float(event["dur"]), name=str(event["name"]))
-            if not (0 <= event["ts"] < math.inf and 0 <= event["dur"] < math.inf):
-                raise ValueError(f"ts is {event['ts']} and dur is {event['dur']}")
             event["lane"] = (event["pid"], event["tid"])
-            hash(event["lane"])
         events.sort(key=lambda event: (event["ts"], -event["dur"]))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not a trace of torch.profiler: an event is malformed ({error!r})") from error
-    return events
+        # The profiler sometimes writes the time 0 among absolute ones; the trace would then seem to last for years.
+        return [event for event in events if event["ts"] > events[-1]["ts"] - _DAY_US]
+    except (LookupError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not a trace of torch.profiler: {error!r}") from error
 
 
 def profile(
@@ -247,15 +229,12 @@ def profile(
     ``fn`` leaves behind, by an error or without a wait, must end within 0.2 s; otherwise the profiler may crash.
 
     Raises:
-        ValueError: ``fn`` runs no operator and no kernel, or ``path`` cannot be written.
-        RuntimeError: a profiler is running already, for example because ``fn`` itself records.
+        OSError: ``path`` cannot be written.
+        RuntimeError: a profiler is running already, for example because ``fn`` itself calls this function.
+        ValueError: ``fn`` runs no operator and no kernel.
     """
-    if steps < 1 or warmup < 0:
-        raise ValueError(f"steps is {steps} and warmup is {warmup}; they must be at least 1 and 0")
-    if path is not None and not Path(path).parent.is_dir():
-        raise ValueError(f"cannot write the trace {path}: the folder {Path(path).parent} does not exist")
     if torch.autograd.profiler._is_profiler_enabled:  # a second profiler would crash the process
-        raise RuntimeError("a profiler is running already; record outside of it, and not inside a recorded function")
+        raise RuntimeError("a profiler is running already; call profile outside of it, and not in a profiled function")
     on_gpu = torch.cuda.is_available()
     activities = [torch.profiler.ProfilerActivity.CPU] + [torch.profiler.ProfilerActivity.CUDA] * on_gpu
     # The first use of the profiler is slow itself, therefore the warm-up runs under one, too.
@@ -275,10 +254,7 @@ def profile(
         # Not to ``path`` at once: where the profiler cannot write, it leaves the file that is there and says nothing.
         trace = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(trace))
-        timeline = Timeline._from_events(_read_events(trace), nested, "the recorded function")
+        timeline = Timeline._from_events(_read_events(trace), nested, "the profiled function")
         if path is not None:
-            try:
-                shutil.copyfile(trace, path)
-            except OSError as error:
-                raise ValueError(f"cannot write the trace {path}: {error.strerror or error}") from error
+            shutil.copyfile(trace, path)
     return timeline
