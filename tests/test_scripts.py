@@ -17,6 +17,12 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNNER = [sys.executable, str(ROOT / "scripts" / "run_notebooks.py")]
+URL = "https://github.com/someone/course"
+HIDE = """
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name: None if name == "tutorial_utils" else find(name)
+"""
 
 
 def make_notebook(folder: Path, name: str, *code: str, **metadata: object) -> Path:
@@ -144,6 +150,34 @@ def test_address_refuses_what_colab_cannot_open(course: Path, wrong: str) -> Non
     (course / "pyproject.toml").write_text(f'[project.urls]\nRepository = "{wrong}"\n')
     with pytest.raises(ValueError, match="https://github.com/<owner>/<repository>"):
         address.main(course)
+
+
+@pytest.mark.parametrize(
+    ("package", "url", "printed", "last"),
+    [
+        ("src", URL, "stub here\n", ""),
+        ("notebooks", address.PLACEHOLDER, "", "RuntimeError: Set the course's address in pyproject.toml"),
+        ("notebooks", URL, f"pip install --quiet --no-deps git+{URL}\nstub here\n", ""),
+    ],
+)
+def test_set_up_cell_where_the_package_is_missing(
+    tmp_path: Path, package: str, url: str, printed: str, last: str
+) -> None:
+    """It is taken from ``src``, or installed; here with stubs in the folder ``package`` for all that it imports."""
+    (tmp_path / "notebooks").mkdir()
+    for name, text in {
+        "tutorial_utils/__init__": "cuda, device = 'stub', 'here'",
+        "torch": "def manual_seed(seed): return seed",
+        "pip/__init__": "",
+        "pip/__main__": "import sys; print('pip', *sys.argv[1:], flush=True)",
+    }.items():
+        path = tmp_path / package / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    code = HIDE + address.SETUP_CELL.format(address=url) + "\nprint(cuda, device)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path / "notebooks", capture_output=True, text=True, check=False)
+    assert done.stdout == printed and last in done.stderr, done.stderr
 
 
 def test_readme_has_the_address() -> None:
