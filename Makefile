@@ -1,12 +1,16 @@
-# Needs GNU Make and Python 3.11, 3.12 or 3.13; everything else is installed into .venv.
+# Needs GNU Make and a Python that pyproject.toml names; everything else is installed into .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# Progress bars and the profiler's log stay out of compared outputs; MPLBACKEND would replace inline pictures.
-NOTEBOOK_ENV := env -u MPLBACKEND TQDM_DISABLE=1 KINETO_LOG_LEVEL=6
-CHECK_VERSION := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+PYTHONS := $(shell sed -n 's/^requires-python = "\(.*\)"/\1/p' pyproject.toml)
+IS_SUPPORTED := import re, sys; low, high = map(int, re.findall("3[.]([0-9]+)", "$(PYTHONS)")); \
+	sys.exit(not low <= sys.version_info[1] < high)
+IS_INSTALLED := import tomllib; from importlib.metadata import version; from packaging.requirements import Requirement; \
+	project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	lines = ["tutorial-utils"] + project["dependencies"] + sum(project["optional-dependencies"].values(), []); \
+	assert all(line.specifier.contains(version(line.name), prereleases=True) for line in map(Requirement, lines))
 
 .DEFAULT_GOAL := help
 .PHONY: help run test lab address refresh clean
@@ -22,13 +26,14 @@ help: ## show this list
 run: $(STAMP) ## execute every notebook in order into build/, with an index page
 	@$(BIN)/python scripts/run_notebooks.py
 
-test: $(STAMP) ## run the unit tests, then compare every notebook's stored outputs with a new run
+test: $(STAMP) ## lint, run the unit tests, then compare every notebook's stored outputs with a new run
 	@status=0; \
 	$(BIN)/ruff check || status=1; \
 	$(BIN)/ruff format --check || status=1; \
-	$(NOTEBOOK_ENV) $(BIN)/python -m pytest tests || status=1; \
-	$(NOTEBOOK_ENV) $(BIN)/python -m pytest --nbval --nbval-current-env \
-		--nbval-sanitize-with tests/nbval_sanitize.cfg notebooks || status=1; \
+	$(BIN)/python -m pytest tests || status=1; \
+	$(BIN)/python scripts/check_notebooks.py || status=1; \
+	$(BIN)/python -m pytest --nbval --nbval-current-env --nbval-sanitize-with tests/nbval_sanitize.cfg notebooks \
+		|| status=1; \
 	exit $$status
 
 lab: $(STAMP) ## open the course in JupyterLab
@@ -42,24 +47,21 @@ refresh: $(STAMP) address ## for contributors: execute the notebooks and store t
 
 clean: ## remove build/, .venv/ and caches
 	rm -rf build $(VENV) .pytest_cache .ruff_cache
-	find src tests scripts notebooks -name __pycache__ -prune -exec rm -rf {} +
-	find notebooks -name .ipynb_checkpoints -prune -exec rm -rf {} +
+	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 
-# An existing .venv is kept where its Python works, so that another build of PyTorch can be installed into it first.
+# An existing .venv is kept where it works, so that another build of PyTorch can be installed into it first. Where it
+# has all that pyproject.toml asks for, nothing is installed, and no network is needed.
 $(STAMP): pyproject.toml
-	@if ! $(BIN)/python -c '$(CHECK_VERSION)' 2>/dev/null; then \
-		if ! command -v $(PYTHON) >/dev/null; then \
-			echo "Cannot find $(PYTHON). Install Python 3.11, 3.12 or 3.13," >&2; \
-			echo "or name it: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; \
-		fi; \
-		if ! $(PYTHON) -c '$(CHECK_VERSION)' 2>/dev/null; then \
-			echo "This course needs Python 3.11, 3.12 or 3.13, but $(PYTHON) is $$($(PYTHON) --version 2>&1)." >&2; \
-			echo "Name another one: make PYTHON=python3.12 ..." >&2; exit 1; \
+	@if ! $(BIN)/python -c '$(IS_SUPPORTED)' 2>/dev/null; then \
+		if ! $(PYTHON) -c '$(IS_SUPPORTED)'; then \
+			echo "This course needs Python $(PYTHONS); \"$(PYTHON) --version\" says: $$($(PYTHON) --version 2>&1)." >&2; \
+			echo "Install one, or name it: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; \
 		fi; \
 		echo "Making $(VENV) with $$($(PYTHON) --version) ..."; \
-		$(PYTHON) -m venv --clear $(VENV) || { \
-			echo "Could not make $(VENV). On Debian and Ubuntu, install the package python3-venv first." >&2; exit 1; }; \
+		$(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }; \
 	fi
-	@echo "Installing the packages that pyproject.toml names ..."
-	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable ".[lab,test]"
+	@if ! $(BIN)/python -c '$(IS_INSTALLED)' 2>/dev/null; then \
+		echo "Installing the packages that pyproject.toml names ..."; \
+		$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable ".[lab,test]"; \
+	fi
 	@touch $@
