@@ -38,18 +38,12 @@ FORBIDDEN = [
     (r"\btensor\(|\bdevice\(type=", "a tensor, which a GPU prints otherwise; print a number, a shape or a boolean"),
 ]
 NUMBER = r"(?<![\w.])(?:\d+\.\d{3,}(?:e[-+]?\d+)?|\d\.\d+e[-+]?\d+)"
-OPENING = [
+OPENING = [  # the first cell matches these patterns
     (r"\A# {number} · \S", "begin with the title, `# {number} · ...`"),
-    (
-        r"(?m)^(?!On your own).*\.\n+\*\*You will\*\*",
-        "say in a sentence before `**You will**` what the notebook is for",
-    ),
-    (
-        r"\*\*You will\*\*\n+(?:[-*] .*\n+(?:  .*\n+)*){{3,5}}(?![-*] )",
-        "list three to five outcomes under `**You will**`",
-    ),
-    (r"(?m)^\*\*You need\*\*.{{10}}", "say in a line `**You need** ...` what to have read"),
-    (r"(?m)^\*\*Time\*\*.*\d", "say in a line `**Time** ...` how many minutes it takes"),
+    (r"(?m)^(?!On your own).*\.\n+\*\*You will\*\*", "say in a sentence before **You will** what it is for"),
+    (r"\*\*You will\*\*\n+(?:[-*] .*\n+(?:  .*\n+)*){{3,5}}(?![-*] )", "list 3 to 5 outcomes under **You will**"),
+    (r"(?m)^\*\*You need\*\*.{{10}}", "say in a line **You need** what to have read"),
+    (r"(?m)^\*\*Time\*\*.*\d", "say in a line **Time** how many minutes it takes"),
 ]
 Faults = Iterator[tuple[int, str]]
 
@@ -127,9 +121,9 @@ def exercises(nb: NotebookNode, path: Path) -> Faults:
     for k, (i, text) in enumerate(tasks, start=1):
         if not re.match(rf"Exercise {k}: \S", text):
             yield i, f"write the heading `### {text}` as `### Exercise {k}: name`"
-        check = rf"exercises\.check_{path.name[:2]}_{k}\("
-        if not re.search(rf"(?s)### BEGIN SOLUTION\n.+### END SOLUTION\n.*{check}", nb.cells[i + 1].source):
-            yield i + 1, f"write after the task `### BEGIN SOLUTION`, `### END SOLUTION` and check_{path.name[:2]}_{k}"
+        check = f"exercises.check_{path.name[:2]}_{k}"
+        if not re.search(rf"(?s)### BEGIN SOLUTION\n.+### END SOLUTION\n.*{check}\(", nb.cells[i + 1].source):
+            yield i + 1, f"write after the task `### BEGIN SOLUTION`, `### END SOLUTION` and `{check}(...)`"
 
 
 def tags(nb: NotebookNode, path: Path) -> Faults:
@@ -151,7 +145,7 @@ def outputs(nb: NotebookNode, path: Path) -> Faults:
 
 def numbers(nb: NotebookNode, path: Path) -> Faults:
     """A number with three decimals or more is measured, unless a cell states it."""
-    stated = "\n".join(cell.source for cell in nb.cells)
+    stated = re.findall(NUMBER, "\n".join(cell.source for cell in nb.cells))
     for i, cell in code_cells(nb):
         for number in re.findall(NUMBER, sanitise("\n".join(texts(cell)))):
             if number not in stated and IGNORE not in tags_of(cell):
@@ -189,9 +183,8 @@ def check_shares(notebooks: list[NotebookNode]) -> list[str]:
     """Return a line where too many of all the cells have their output ignored."""
     cells = [cell for nb in notebooks for _, cell in code_cells(nb)]
     ignored = sum(IGNORE in tags_of(cell) for cell in cells)
-    if ignored <= MAX_IGNORED * len(cells):
-        return []
-    return [f"{ignored} of {len(cells)} code cells have the tag {IGNORE}; at most {MAX_IGNORED:.0%} may (shares)"]
+    fault = f"{ignored} of {len(cells)} code cells have the tag {IGNORE}; at most {MAX_IGNORED:.0%} may (shares)"
+    return [fault] if ignored > MAX_IGNORED * len(cells) else []
 
 
 def measures(nb: NotebookNode) -> tuple[int, ...]:
