@@ -149,9 +149,10 @@ def test_bars_that_cannot_be_drawn_are_refused(values, options, phrase):
         plots.bars(values, **{"unit": "ms"} | options)
 
 
-def test_only_a_measurement_or_a_number_is_a_bar():
+@pytest.mark.parametrize("value", [(1.0, 0.5, 1.5), SimpleNamespace(median=1.0, q1=0.5, q3=1.5, to=lambda unit: THREE)])
+def test_only_a_measurement_or_a_number_is_a_bar(value):
     with pytest.raises(TypeError):
-        plots.bars({"a": (1.0, 0.5, 1.5)}, unit="ms")
+        plots.bars({"a": value}, unit="ms")
 
 
 def test_grouped_bars_stand_side_by_side_with_whiskers():
