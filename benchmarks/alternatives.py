@@ -22,25 +22,16 @@ from tutorial_utils.results import Results
 from tutorial_utils.timing import Measurement, in_new_process
 
 from .forks import TINY
-from .machine import clock, on_side_stream
-from .record import Case, SomeFailed, reason
+from .machine import captured, clock, seconds_per_call
+from .record import Case, Measurements, SomeFailed, reason
 
 EAGER = "eager"
 TOLERANCE = 1e-4
 """The largest difference from the eager ensemble that counts as equal; its values are of the order of one."""
 
 Ensemble = Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One case: a problem, ``cpu`` or ``cuda``, intra-op threads, and whether inductor compiles, too."""
-
-    case: str
-    problem: str
-    device: str
-    threads: int
-    compiled: bool
+Maker = Callable[[], Ensemble]
+Failures = dict[str, str]  # by name, why
 
 
 @dataclass(frozen=True)
@@ -63,21 +54,24 @@ class Alternatives:
         return {"plan": asdict(self), "dtype": "float32, TF32 off", "sample": f"{calls}; {order}"}
 
     def cases(self) -> list[Case]:
-        on_cpu = [self.setting(f"cpu_{problem}_{n}", problem, "cpu", n) for problem, n in self.on_cpu]
-        on_gpu = [self.setting(f"gpu_{problem}", problem, "cuda", 1) for problem in self.problems]
-        return [Case(s.case, partial(self.run, s), needs_gpu=s.device == "cuda") for s in on_cpu + on_gpu]
+        on_cpu = [self.case(f"cpu_{problem}_{threads}", problem, "cpu", threads) for problem, threads in self.on_cpu]
+        return on_cpu + [self.case(f"gpu_{problem}", problem, "cuda", threads=1) for problem in self.problems]
 
-    def setting(self, case: str, problem: str, device: str, threads: int) -> Setting:
-        return Setting(case, problem, device, threads, compiled=case in self.compiled)
+    def case(self, name: str, problem: str, device: str, threads: int) -> Case:
+        return Case(name, partial(self.run, name, problem, device, threads), needs_gpu=device == "cuda")
 
-    def run(self, setting: Setting) -> dict[str, Measurement]:
+    def run(self, case: str, problem: str, device: str, threads: int) -> Measurements:
         """Return ms per call of each alternative, of eager first. Without eager nothing can be compared."""
-        measurements, failed = in_new_process(time_alternatives, self.problems[setting.problem], setting)
+        what = (self.problems[problem], device, threads, case in self.compiled)
+        measurements, failed = in_new_process(time_alternatives, *what)
         if EAGER in failed:
             raise RuntimeError(failed[EAGER])
-        named = {f"{setting.case}/{name}": measurement for name, measurement in measurements.items()}
+        named = {
+            f"{case}/{name}": replace(measurement, settings={**measurement.settings, "case": case, "problem": problem})
+            for name, measurement in measurements.items()
+        }
         if failed:
-            raise SomeFailed(named, {f"{setting.case}/{name}": why for name, why in failed.items()})
+            raise SomeFailed(named, {f"{case}/{name}": why for name, why in failed.items()})
         return named
 
     def derive(self, results: Results) -> dict[str, Any]:
@@ -104,32 +98,31 @@ def part(quick: bool, cores: int = os.cpu_count() or 1) -> Alternatives:
 # In the new process
 
 
-def time_alternatives(problem: Problem, setting: Setting) -> tuple[dict[str, Measurement], dict[str, str]]:
+def time_alternatives(problem: Problem, device: str, threads: int, compiled: bool) -> tuple[Measurements, Failures]:
     """Return ms per call of each alternative by its name, and why those that failed did.
 
     Facts: ``first_s``, the seconds until the first result, in which it is made, compiled or captured; and
     ``largest_difference`` from eager. On a GPU also ``kernels_per_call``, and ``streams_busy``, the mean number of
     streams busy while any is, from a profiler's trace.
     """
-    torch.set_num_threads(setting.threads)
+    torch.set_num_threads(threads)
     torch.backends.cudnn.allow_tf32 = False  # as matrix products have it, so that all compute alike
     torch.manual_seed(0)
-    net = LSTMEnsemble([BidirectionalLSTM(problem.size) for _ in range(problem.models)]).to(setting.device).eval()
-    x = torch.randn(problem.steps, problem.batch, problem.size).to(setting.device)
-    shared = {**asdict(problem), "device": setting.device, "intra_op": setting.threads}
+    net = LSTMEnsemble([BidirectionalLSTM(problem.size) for _ in range(problem.models)]).to(device).eval()
+    x = torch.randn(problem.steps, problem.batch, problem.size).to(device)
+    shared = {**asdict(problem), "device": device, "intra_op": threads}
     made: dict[str, Ensemble] = {}
-    measurements: dict[str, Measurement] = {}
-    failed: dict[str, str] = {}
+    measurements: Measurements = {}
+    failed: Failures = {}
     with torch.no_grad():
         expected = net(x).clone()
-        for name, make in makers(net, problem, x, setting.compiled).items():
-            settings = {**shared, "alternative": name, "case": setting.case, "problem": setting.problem}
+        for name, make in makers(net, problem, x, compiled).items():
             try:
                 made[name], values, facts = time_one(make, x, expected, problem.repeats)
             except Exception as error:
                 failed[name] = reason(error)
             else:
-                measurements[name] = Measurement(values, "ms", name, settings, facts)
+                measurements[name] = Measurement(values, "ms", name, {**shared, "alternative": name}, facts)
         if x.is_cuda:  # last, since the profiler slows down what comes after it
             for name, ensemble in made.items():
                 facts = {**measurements[name].facts, **profiled(ensemble, x)}
@@ -137,9 +130,7 @@ def time_alternatives(problem: Problem, setting: Setting) -> tuple[dict[str, Mea
     return measurements, failed
 
 
-def time_one(
-    make: Callable[[], Ensemble], x: Tensor, expected: Tensor, repeats: int
-) -> tuple[Ensemble, list[float], dict[str, Any]]:
+def time_one(make: Maker, x: Tensor, expected: Tensor, repeats: int) -> tuple[Ensemble, list[float], dict[str, Any]]:
     """Return an alternative, ms per call and its facts. RuntimeError where its result is not the expected one."""
     start = clock()
     ensemble = make()
@@ -148,17 +139,10 @@ def time_one(
     difference = max((ensemble(x) - expected).abs().max().item() for _ in range(3))
     if not difference <= TOLERANCE:
         raise RuntimeError(f"it differs from eager by {difference:.2g}")
-    calls = max(1, round(0.05 / seconds(ensemble, x)))
-    values = [seconds(ensemble, x, calls) * 1e3 / calls for _ in range(repeats)]
+    call = partial(ensemble, x)
+    calls = max(1, round(0.05 / seconds_per_call(call, 1)))
+    values = [seconds_per_call(call, calls) * 1e3 for _ in range(repeats)]
     return ensemble, values, {"first_s": round(first_s, 3), "largest_difference": difference}
-
-
-def seconds(ensemble: Ensemble, x: Tensor, calls: int = 1) -> float:
-    """Return the seconds of ``calls`` calls in a row, until the last result is there."""
-    start = clock()
-    for _ in range(calls):
-        ensemble(x)
-    return clock() - start
 
 
 def profiled(ensemble: Ensemble, x: Tensor) -> dict[str, Any]:
@@ -171,9 +155,9 @@ def profiled(ensemble: Ensemble, x: Tensor) -> dict[str, Any]:
 # The alternatives
 
 
-def makers(net: LSTMEnsemble, problem: Problem, x: Tensor, compiled: bool) -> dict[str, Callable[[], Ensemble]]:
+def makers(net: LSTMEnsemble, problem: Problem, x: Tensor, compiled: bool) -> dict[str, Maker]:
     """Return what makes each alternative by its name, eager first."""
-    found: dict[str, Callable[[], Ensemble]] = {EAGER: lambda: net}
+    found: dict[str, Maker] = {EAGER: lambda: net}
     found["nn.LSTM(bidirectional=True)"] = lambda: library_ensemble(net, problem.size)
     if x.is_cuda:
         found["CUDA graph"] = lambda: in_graph(net, x)
@@ -268,10 +252,7 @@ def on_streams(net: LSTMEnsemble) -> Ensemble:
 def in_graph(ensemble: Ensemble, x: Tensor) -> Ensemble:
     """Return ``ensemble`` captured into one CUDA graph; every call gives the same output tensor, overwritten."""
     static_x = x.clone()
-    on_side_stream(lambda: [ensemble(static_x) for _ in range(3)])
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        output = ensemble(static_x)
+    graph, output = captured(lambda: ensemble(static_x), warm_up=lambda: [ensemble(static_x) for _ in range(3)])
 
     def replay(x: Tensor) -> Tensor:
         static_x.copy_(x)

@@ -12,7 +12,7 @@ from tutorial_utils.fork_timing import SMALL, SOURCE_SIZE, Problem, best, settin
 from tutorial_utils.results import Results
 from tutorial_utils.timing import Measurement, in_new_process
 
-from .record import Case
+from .record import Case, Measurements
 
 TINY = Problem(steps=3, batch=2, size=4, models=2, repeats=2)
 
@@ -39,7 +39,7 @@ class Forks:
             for intra_op, inter_op in self.threads
         ]
 
-    def run(self, problem: str, threads: tuple[int, int]) -> dict[str, Measurement]:
+    def run(self, problem: str, threads: tuple[int, int]) -> Measurements:
         """Return ms per call of each variant; what a value includes stands at :func:`time_variants`."""
         variants = in_new_process(time_variants, self.problems[problem], threads=threads)
         prefix = "/".join([problem, *map(str, threads)])
@@ -73,20 +73,14 @@ def compare(measurements: Iterable[Measurement]) -> dict[str, Any]:
     """
     sweep = sweep_of(measurements)
     unforked, forked = best(sweep, forked=False), best(sweep, forked=True)
+    with_one_thread = [variants for variants in sweep.values() if variants["no fork"].settings["intra_op"] == 1]
+    gains = [variants["no fork"].median / variants["directions and models"].median for variants in with_one_thread]
     return {
         "gain": unforked.median / forked.median,
-        "gain_1_thread": next((gain_of_both_forks(v) for v in sweep.values() if has_one_thread(v)), None),
+        "gain_1_thread": next(iter(gains), None),
         "best_unforked": place(unforked),
         "best_forked": place(forked),
     }
-
-
-def has_one_thread(by_variant: dict[str, Measurement]) -> bool:
-    return by_variant["no fork"].settings["intra_op"] == 1
-
-
-def gain_of_both_forks(by_variant: dict[str, Measurement]) -> float:
-    return by_variant["no fork"].median / by_variant["directions and models"].median
 
 
 def place(measurement: Measurement) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from statistics import median
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -26,8 +26,8 @@ from tutorial_utils.results import Results
 from tutorial_utils.timeline import Span, profile
 from tutorial_utils.timing import Measurement, in_new_process
 
-from .machine import HAS_GPU, clock, on_side_stream
-from .record import Case
+from .machine import HAS_GPU, captured, clock, on_side_stream, seconds_per_call, timed
+from .record import Case, Measurements
 
 DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
 SEED = 1
@@ -35,6 +35,7 @@ BATCH = 64
 TEST_BATCH = 1000
 WARM_UP = 7
 LOSS_EVERY = 10
+LOSS_NOTE = f"every {LOSS_EVERY} batches into a buffer on the device, which the host reads once per epoch"
 LEARNING_RATE = 0.01
 MOMENTUM = 0.5
 
@@ -42,8 +43,6 @@ EAGER = "eager"
 GRAPH = "graph"
 REDUCE_OVERHEAD = "reduce_overhead"
 COMPILED_GRAPH = "compile_and_capture"
-
-Sample = TypeVar("Sample")
 
 
 @dataclass(frozen=True)
@@ -76,18 +75,13 @@ class Graphs:
 
     def settings(self) -> dict[str, Any]:
         matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-        return {
-            "plan": asdict(self.plan),
-            "batch": BATCH,
-            "warm_up": WARM_UP,
-            "seed": SEED,
-            "dtype": "float32",
-            "compile": {},  # torch.compile's arguments, but for the mode "reduce-overhead" where a form is called so
-            "optimizer": f"SGD, learning rate {LEARNING_RATE}, momentum {MOMENTUM}",
-            "threads": {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads()},
-            "fp32_precision": {"matmul": matmul.fp32_precision, "conv": cudnn.conv.fp32_precision},
-            "cudnn": {"deterministic": cudnn.deterministic, "benchmark": cudnn.benchmark},
-        }
+        found = {"plan": asdict(self.plan), "batch": BATCH, "warm_up": WARM_UP, "seed": SEED, "dtype": "float32"}
+        found["compile"] = {}  # torch.compile's arguments, but for the mode of the form that is called by it
+        found["optimizer"] = f"SGD, learning rate {LEARNING_RATE}, momentum {MOMENTUM}"
+        found["threads"] = {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads()}
+        found["fp32_precision"] = {"matmul": matmul.fp32_precision, "conv": cudnn.conv.fp32_precision}
+        found["cudnn"] = {"deterministic": cudnn.deterministic, "benchmark": cudnn.benchmark}
+        return found
 
     def cases(self) -> list[Case]:
         forms = (EAGER, GRAPH, COMPILED_GRAPH)
@@ -95,17 +89,12 @@ class Graphs:
         cases += [self.of_form(step, f"step_{form}_fused", form, fused=True) for form in forms]
         cases += [self.of_form(step, f"step_{form}_copies", form, copies=True) for form in (GRAPH, COMPILED_GRAPH)]
         cases += [self.of_form(epochs, f"epochs_{form}", form) for form in forms]
-        cases += [
-            self.on_gpu(in_tf32, f"step_{COMPILED_GRAPH}_tf32", COMPILED_GRAPH, step),
-            self.on_gpu(in_tf32, f"epochs_{COMPILED_GRAPH}_tf32", COMPILED_GRAPH, epochs),
-        ]
+        cases += [self.in_tf32(step, "step_compile_and_capture_tf32")]
+        cases += [self.in_tf32(epochs, "epochs_compile_and_capture_tf32")]
         cases += [self.on_gpu(capture, "capture")]
         cases += [self.on_gpu(kernels, f"kernels_{form}", form) for form in forms]
         cases += [self.on_gpu(batch_size, f"batch_{size}", size) for size in self.plan.batch_sizes]
-        cases += [
-            self.on_gpu(first, "first_iterations", first_iterations),
-            self.on_gpu(first, "first_calls", first_calls),
-        ]
+        cases += [self.on_gpu(first, function.__name__, function) for function in (first_iterations, first_calls)]
         return [*cases, self.on_gpu(compilation, "compilation")]
 
     def of_form(self, measure: Callable[..., Any], name: str, form: str, **options: bool) -> Case:
@@ -113,6 +102,10 @@ class Graphs:
 
     def on_gpu(self, measure: Callable[..., Any], name: str, *arguments: Any) -> Case:
         return Case(name, partial(measure, name, self.plan, *arguments), needs_gpu=True)
+
+    def in_tf32(self, measure: Callable[..., Any], name: str) -> Case:
+        run = partial(in_new_process, in_tf32, measure, name, self.plan, COMPILED_GRAPH)
+        return Case(name, run, needs_gpu=True)
 
     def derive(self, results: Results) -> dict[str, Any]:
         return {
@@ -208,10 +201,7 @@ class Trainer:
 
     def capture(self) -> None:
         """Warm up on a side stream, and capture a step on the static buffers."""
-        on_side_stream(self.warm_up)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.loss = self.train_step(self.images, self.labels)
+        self.graph, self.loss = captured(lambda: self.train_step(self.images, self.labels), self.warm_up)
 
     def restart(self, seed: int) -> None:
         """Start training anew, in place as a graph needs it: a seed's parameters and generators, no momentum."""
@@ -237,9 +227,8 @@ class Trainer:
         return self.loss
 
     def settings(self, **more: Any) -> dict[str, Any]:
-        precision = torch.get_float32_matmul_precision()
-        shared = {"form": self.form, "batch": len(self.labels), "sgd": self.sgd(), "matmul_precision": precision}
-        return shared | more
+        found = {"form": self.form, "batch": len(self.labels), "sgd": self.sgd()}
+        return found | {"matmul_precision": torch.get_float32_matmul_precision(), **more}
 
     def sgd(self) -> str:
         """Say which implementation of SGD it is."""
@@ -273,13 +262,7 @@ def evaluator(model: MnistNet) -> Callable[[Tensor, Tensor], float]:
         correct.add_((model(images).argmax(dim=1) == labels).sum())
         model.train()
 
-    count = count_correct
-    if HAS_GPU:
-        on_side_stream(count_correct)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            count_correct()
-        count = graph.replay
+    count = captured(count_correct, warm_up=count_correct)[0].replay if HAS_GPU else count_correct
 
     def accuracy(test_images: Tensor, test_labels: Tensor) -> float:
         correct.zero_()
@@ -298,16 +281,8 @@ def evaluator(model: MnistNet) -> Callable[[Tensor, Tensor], float]:
 
 def step_us(step: Callable[[], Any], steps: int) -> float:
     """Return µs per step of an uninterrupted sequence: between two CUDA events around it, or by the host's clock."""
-    if HAS_GPU:
-        return sequence_ms(step, steps) * 1e3 / steps
-    start = clock()
-    for _ in range(steps):
-        step()
-    return (clock() - start) * 1e6 / steps
-
-
-def sequence_ms(step: Callable[[], Any], steps: int) -> float:
-    """Return the GPU's ms between an event before the first of some steps and an event after the last."""
+    if not HAS_GPU:
+        return seconds_per_call(step, steps) * 1e6
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()
     start.record()
@@ -315,7 +290,7 @@ def sequence_ms(step: Callable[[], Any], steps: int) -> float:
         step()
     end.record()
     end.synchronize()
-    return start.elapsed_time(end)
+    return start.elapsed_time(end) * 1e3 / steps
 
 
 def host_us(call: Callable[[], Any]) -> float:
@@ -325,17 +300,15 @@ def host_us(call: Callable[[], Any]) -> float:
     return (time.perf_counter() - start) * 1e6
 
 
-def after_warm_up(sample: Callable[[], Sample], count: int) -> list[Sample]:
+def after_warm_up(sample: Callable[[], Any], count: int) -> list[Any]:
     """Take samples, and drop the first."""
     return [sample() for _ in range(count + 1)][1:]
 
 
 def cost_of(call: Callable[[], Any]) -> dict[str, float]:
     """Return a call's ms, and what it adds in MiB to this process's allocator and to all that the driver gave out."""
-    before, start = memory_bytes(), clock()
-    call()
-    ms, after = (clock() - start) * 1e3, memory_bytes()
-    return {"ms": round(ms, 4), **{key: round((after[key] - before[key]) / 2**20, 4) for key in after}}
+    before, (_, seconds), after = memory_bytes(), timed(call), memory_bytes()
+    return {"ms": round(seconds * 1e3, 4), **{key: round((after[key] - before[key]) / 2**20, 4) for key in after}}
 
 
 def memory_bytes() -> dict[str, int]:
@@ -347,7 +320,7 @@ def memory_bytes() -> dict[str, int]:
 # The measurements, each with the name under which it is kept
 
 
-def step(name: str, plan: Plan, form: str, *, fused: bool = False, copies: bool = False) -> dict[str, Measurement]:
+def step(name: str, plan: Plan, form: str, *, fused: bool = False, copies: bool = False) -> Measurements:
     """µs per training step in a sequence, the batch on the device and nothing read back in between.
 
     With ``copies`` a step includes that of its batch into the static buffers. ``host_calls``: µs until the host's calls
@@ -357,50 +330,35 @@ def step(name: str, plan: Plan, form: str, *, fused: bool = False, copies: bool 
     train = partial(trainer.step_on, trainer.images.clone(), trainer.labels.clone()) if copies else trainer.step
     sequences = after_warm_up(lambda: step_us(train, plan.steps), plan.samples)
     host_calls = [host_us(train) for _ in range(plan.steps)]
-    timer = "events" if HAS_GPU else "host clock"
-    settings = trainer.settings(steps_per_sample=plan.steps, copies=copies, timer=timer)
+    settings = trainer.settings(steps_per_sample=plan.steps, copies=copies, timer="events" if HAS_GPU else "host clock")
     return {
         name: Measurement(sequences, "µs", name, settings),
         f"{name}/host_calls": Measurement(host_calls, "µs", name, {"device": "idle before each step"}),
     }
 
 
-def epochs(name: str, plan: Plan, form: str) -> dict[str, Measurement]:
+def epochs(name: str, plan: Plan, form: str) -> Measurements:
     """s of all epochs, each run from new parameters, the data on the device.
 
     Facts, not included: ``prepare_s`` (warm-up, compilation, capture) and ``evaluator_s`` (its capture), once; and of
     each run ``accuracy`` on the test images, ``final_loss`` and ``evaluation_s``.
     """
     data = load(plan.data)
-    start = clock()
-    trainer = prepared(form)
-    prepare_s = clock() - start
-    start = clock()
-    accuracy = evaluator(trainer.model)
-    evaluator_s = clock() - start
+    trainer, prepare_s = timed(lambda: prepared(form))
+    evaluate, evaluator_s = timed(lambda: evaluator(trainer.model))
     train = batches(data.train_images, data.train_labels, BATCH)
     seeds = list(range(SEED, SEED + (plan.eager_runs if form == EAGER else plan.runs)))
-    values: list[float] = []
-    facts: dict[str, list[float]] = {"accuracy": [], "final_loss": [], "evaluation_s": []}
+    runs = []
     for seed in seeds:
         trainer.restart(seed)
-        start = clock()
-        facts["final_loss"].append(train_epochs(trainer, train, plan.epochs))
-        values.append(clock() - start)
-        start = clock()
-        facts["accuracy"].append(accuracy(data.test_images, data.test_labels))
-        facts["evaluation_s"].append(clock() - start)
-    settings = trainer.settings(
-        copies=trainer.graph is not None,
-        data=f"{plan.data} MNIST on the device",
-        epochs=plan.epochs,
-        batches_per_epoch=len(train),
-        seeds=seeds,
-        loss=f"every {LOSS_EVERY} batches into a buffer on the device, which the host reads once per epoch",
-    )
-    return {
-        name: Measurement(values, "s", name, settings, {**facts, "prepare_s": prepare_s, "evaluator_s": evaluator_s})
-    }
+        final_loss, run_s = timed(lambda: train_epochs(trainer, train, plan.epochs))
+        runs.append((run_s, *timed(lambda: evaluate(data.test_images, data.test_labels)), final_loss))
+    values, accuracy, evaluation_s, final_losses = map(list, zip(*runs, strict=True))
+    facts = {"accuracy": accuracy, "final_loss": final_losses, "evaluation_s": evaluation_s}
+    facts |= {"prepare_s": prepare_s, "evaluator_s": evaluator_s}
+    settings = trainer.settings(copies=trainer.graph is not None, data=f"{plan.data} MNIST on the device")
+    settings |= {"epochs": plan.epochs, "batches_per_epoch": len(train), "seeds": seeds, "loss": LOSS_NOTE}
+    return {name: Measurement(values, "s", name, settings, facts)}
 
 
 def train_epochs(trainer: Trainer, train: batches, epochs: int) -> float:
@@ -415,19 +373,13 @@ def train_epochs(trainer: Trainer, train: batches, epochs: int) -> float:
     return history[-1]
 
 
-def in_tf32(
-    name: str, plan: Plan, form: str, measured: Callable[..., dict[str, Measurement]]
-) -> dict[str, Measurement]:
+def in_tf32(measure: Callable[..., Measurements], *arguments: Any) -> Measurements:
     """Measure with matrix products in TF32, as convolutions are by default; in a new process, since it is global."""
-    return in_new_process(set_tf32_and, measured, name, plan, form)
-
-
-def set_tf32_and(measured: Callable[..., dict[str, Measurement]], *arguments: Any) -> dict[str, Measurement]:
     torch.set_float32_matmul_precision("high")
-    return measured(*arguments)
+    return measure(*arguments)
 
 
-def batch_size(name: str, plan: Plan, batch: int) -> dict[str, Measurement]:
+def batch_size(name: str, plan: Plan, batch: int) -> Measurements:
     """Eager over graph: a sequence of each in turn, so that the host's load meets both alike; one ratio per pair.
 
     ``eager`` and ``graph``: µs per step of those sequences.
@@ -435,15 +387,14 @@ def batch_size(name: str, plan: Plan, batch: int) -> dict[str, Measurement]:
     eager, graph, steps = prepared(EAGER, batch), prepared(GRAPH, batch), max(5, plan.steps // 3)
     pairs = after_warm_up(lambda: (step_us(eager.step, steps), step_us(graph.step, steps)), plan.samples)
     eager_us, graph_us = zip(*pairs, strict=True)
-    gains = [of_eager / of_graph for of_eager, of_graph in pairs]
     return {
-        name: Measurement(gains, "x", name, {"batch": batch}),
+        name: Measurement([slow / fast for slow, fast in pairs], "x", name, {"batch": batch}),
         f"{name}/eager": Measurement(eager_us, "µs", name, eager.settings(steps_per_sample=steps)),
         f"{name}/graph": Measurement(graph_us, "µs", name, graph.settings(steps_per_sample=steps)),
     }
 
 
-def capture(name: str, plan: Plan) -> dict[str, Measurement]:
+def capture(name: str, plan: Plan) -> Measurements:
     """ms of capturing and instantiating one step; ``pool``: MiB that the graph reserves, its first replay included.
 
     The fact ``captures`` holds ms and MiB of each capture, instantiation and first replay.
@@ -476,7 +427,7 @@ def one_capture(trainer: Trainer) -> dict[str, dict[str, float]]:
     return costs
 
 
-def kernels(name: str, plan: Plan, form: str) -> dict[str, Measurement]:
+def kernels(name: str, plan: Plan, form: str) -> Measurements:
     """µs of kernels, copies and memory sets in a step, by profiler. RuntimeError where steps have different kernels.
 
     ``without_profiler``: µs per step in the same process before the profiler. Facts: ``share_of_step``, the first over
@@ -486,11 +437,8 @@ def kernels(name: str, plan: Plan, form: str) -> dict[str, Measurement]:
     steps = split_into_steps(spans, plan.profiled)
     last = steps[-1]
     kernels_us = [sum(span.duration_us for span in of_step) for of_step in steps]
-    facts = {
-        "share_of_step": round(median(kernels_us) / median(unprofiled_us), 4),
-        "kernels_per_step": len(last),
-        "kernels": [as_fact(span, last[0].start_us) for span in last],
-    }
+    facts = {"share_of_step": round(median(kernels_us) / median(unprofiled_us), 4), "kernels_per_step": len(last)}
+    facts["kernels"] = [as_fact(span, last[0].start_us) for span in last]
     return {
         name: Measurement(kernels_us, "µs", name, {"form": form, "batch": BATCH}, facts),
         f"{name}/without_profiler": Measurement(unprofiled_us, "µs", name, {"steps_per_sample": plan.steps}),
@@ -520,7 +468,7 @@ def as_fact(span: Span, origin_us: float) -> dict[str, Any]:
     return {"name": span.name, "category": span.category, **times}
 
 
-def first(name: str, plan: Plan, calls: Callable[[], list[dict[str, Any]]]) -> dict[str, Measurement]:
+def first(name: str, plan: Plan, calls: Callable[[], list[dict[str, Any]]]) -> Measurements:
     """ms of the first of some calls in new processes. The fact ``processes`` holds ms and MiB of each call."""
     processes = [in_new_process(calls) for _ in range(plan.processes)]
     first_ms = [costs[0]["ms"] for costs in processes]
@@ -528,26 +476,22 @@ def first(name: str, plan: Plan, calls: Callable[[], list[dict[str, Any]]]) -> d
 
 
 def first_iterations() -> list[dict[str, Any]]:
-    trainer = Trainer(EAGER)
-    buffers = trainer.optimizer.state
-    return [
-        {"call": f"iteration {number}", **cost_of(trainer.step), "momentum_buffers": len(buffers)}
-        for number in range(1, 6)
-    ]
+    trainer, iterations = Trainer(EAGER), []
+    for number in range(1, 6):
+        cost = cost_of(trainer.step)
+        iterations.append({"call": f"iteration {number}", **cost, "momentum_buffers": len(trainer.optimizer.state)})
+    return iterations
 
 
 def first_calls() -> list[dict[str, Any]]:
     square, images = torch.ones(64, 64, device=DEVICE), torch.ones(BATCH, 1, 28, 28, device=DEVICE)
     filters = torch.ones(10, 1, 5, 5, device=DEVICE)
-    calls = {
-        "addition": lambda: square + square,
-        "matrix product": lambda: square @ square,
-        "convolution": lambda: F.conv2d(images, filters),
-    }
+    calls = {"addition": lambda: square + square, "matrix product": lambda: square @ square}
+    calls["convolution"] = lambda: F.conv2d(images, filters)
     return [{"call": f"{nth} {name}", **cost_of(call)} for name, call in calls.items() for nth in ("first", "second")]
 
 
-def compilation(name: str, plan: Plan) -> dict[str, Measurement]:
+def compilation(name: str, plan: Plan) -> Measurements:
     """s of a new process's first seven compiled training steps, with an empty cache.
 
     The fact ``with_filled_cache_s``: the same in the next process, which finds the first one's cache.
@@ -564,6 +508,4 @@ def first_compilation(cache_folder: str) -> float:
     os.environ.pop("TRITON_CACHE_DIR", None)  # which a compilation in the parent process has set
     prepared(EAGER)  # so that the libraries' handles are not counted
     trainer = Trainer(COMPILED_GRAPH)
-    start = clock()
-    trainer.warm_up()
-    return clock() - start
+    return timed(trainer.warm_up)[1]

@@ -10,10 +10,11 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+Result = TypeVar("Result")
 HAS_GPU = torch.cuda.is_available()
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
@@ -25,27 +26,16 @@ def device(use_gpu: bool) -> dict[str, Any]:
     microseconds per period and the period) and other work (``load_average``, of 1, 5 and 15 minutes, as it begins).
     """
     cpu = cpu_name()
-    described = {
-        "type": "cpu",
-        "name": cpu,
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "lscpu": output_of("lscpu"),
-        "cpu_quota": CPU_QUOTA.read_text().strip() if CPU_QUOTA.is_file() else None,
-        "load_average": os.getloadavg() if hasattr(os, "getloadavg") else None,  # Windows has none
-    }
+    found = {"type": "cpu", "name": cpu, "cpu": cpu, "cores": os.cpu_count(), "lscpu": output_of("lscpu")}
+    found["cpu_quota"] = CPU_QUOTA.read_text().strip() if CPU_QUOTA.is_file() else None
+    found["load_average"] = os.getloadavg() if hasattr(os, "getloadavg") else None  # Windows has none
     if use_gpu:
         gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
         drivers = output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-        described |= {
-            "type": "cuda",
-            "name": gpu.name,
-            "memory_bytes": gpu.total_memory,
-            "multiprocessors": gpu.multi_processor_count,
-            "compute_capability": f"{gpu.major}.{gpu.minor}",
-            "driver": drivers.splitlines()[0] if drivers else None,  # a line for each GPU
-        }
-    return described
+        found |= {"type": "cuda", "name": gpu.name, "memory_bytes": gpu.total_memory}
+        found |= {"multiprocessors": gpu.multi_processor_count, "compute_capability": f"{gpu.major}.{gpu.minor}"}
+        found["driver"] = drivers.splitlines()[0] if drivers else None  # a line for each GPU
+    return found
 
 
 def versions(use_gpu: bool) -> dict[str, Any]:
@@ -79,6 +69,21 @@ def clock() -> float:
     return time.perf_counter()
 
 
+def timed(call: Callable[[], Result]) -> tuple[Result, float]:
+    """Return what a call returns, and the seconds until all that it started is done."""
+    start = clock()
+    result = call()
+    return result, clock() - start
+
+
+def seconds_per_call(call: Callable[[], Any], calls: int) -> float:
+    """Return the mean over calls in a row, until the work of the last one is done."""
+    start = clock()
+    for _ in range(calls):
+        call()
+    return (clock() - start) / calls
+
+
 def on_side_stream(work: Callable[[], Any]) -> None:
     """Do ``work()`` on a new CUDA stream, after the current stream's work and before what comes next on it."""
     stream = torch.cuda.Stream()
@@ -86,3 +91,12 @@ def on_side_stream(work: Callable[[], Any]) -> None:
     with torch.cuda.stream(stream):
         work()
     torch.cuda.current_stream().wait_stream(stream)
+
+
+def captured(work: Callable[[], Result], warm_up: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Result]:
+    """Return a CUDA graph of ``work()``, and its result, which every replay overwrites. The warm-up comes first."""
+    on_side_stream(warm_up)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = work()
+    return graph, result

@@ -22,6 +22,9 @@ from tutorial_utils.timing import Measurement
 
 from . import machine
 
+Measurements = dict[str, Measurement]
+"""Measurements by their full names."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -34,7 +37,7 @@ class Case:
     """
 
     name: str
-    run: Callable[[], dict[str, Measurement]]
+    run: Callable[[], Measurements]
     needs_gpu: bool = False
 
 
@@ -57,7 +60,7 @@ class Part(Protocol):
 class SomeFailed(Exception):
     """Some measurements of a case failed: ``failed`` says which and why, ``measurements`` holds the others."""
 
-    def __init__(self, measurements: dict[str, Measurement], failed: dict[str, str]) -> None:
+    def __init__(self, measurements: Measurements, failed: dict[str, str]) -> None:
         super().__init__(", ".join(failed))
         self.measurements, self.failed = measurements, failed
 
@@ -92,17 +95,13 @@ class Recording:
             self.data["left_out"].remove(case.name)
             self.save()
 
-    def add(self, measurements: dict[str, Measurement], took_s: float) -> None:
+    def add(self, measurements: Measurements, took_s: float) -> None:
         """Add what a case measured; its first measurement carries the seconds that the whole case took."""
         date = now()
         for name, measurement in measurements.items():
-            self.data["measurements"][name] = {
-                "unit": measurement.unit,
-                "values": [six_digits(value) for value in measurement.values],
-                "settings": measurement.settings,
-                "facts": measurement.facts,
-                "date": date,
-            }
+            entry = {"unit": measurement.unit, "values": [six_digits(value) for value in measurement.values]}
+            entry |= {"settings": measurement.settings, "facts": measurement.facts, "date": date}
+            self.data["measurements"][name] = entry
         for name in list(measurements)[:1]:
             self.data["measurements"][name]["took_s"] = took_s
 
@@ -116,7 +115,7 @@ class Recording:
         part_file.replace(self.path)
 
 
-def outcome(case: Case) -> tuple[dict[str, Measurement], dict[str, str]]:
+def outcome(case: Case) -> tuple[Measurements, dict[str, str]]:
     """Return what a case measured, and why what failed did."""
     try:
         measurements = case.run()
