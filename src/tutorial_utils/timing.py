@@ -1,15 +1,14 @@
-"""How long a call takes, and how much memory the process has used."""
+"""How long a call takes: the one type of a measurement, and the two ways to make one."""
 
 from __future__ import annotations
 
 import logging
 import multiprocessing
 import os
-import sys
 import threading
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -19,118 +18,136 @@ import torch
 logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
 from torch.utils import benchmark  # noqa: E402
 
+SECONDS = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+"""The units of time that :meth:`Measurement.to` knows, in seconds."""
+
 
 @dataclass(frozen=True)
 class Measurement:
-    """The time of one call, sampled several times. All times are in microseconds."""
+    """Repeated values of one quantity, in one unit.
 
-    label: str
-    samples_us: list[float]
-    """Each sample is the mean over ``calls_per_sample`` calls in a row."""
-    device: str
-    calls_per_sample: int
-    num_threads: int
-    """Intra-op threads of the CPU."""
+    Attributes:
+        values: one number a repetition, in the order in which they were measured.
+        unit: for example ``µs``, ``s``, ``MiB`` or ``x`` (a ratio).
+        label: what was measured, in a few words.
+        settings: what it was measured with, for example ``{"batch": 64}``.
+        facts: what was noted beside it, for example ``{"accuracy": [0.98]}``.
+
+    Raises:
+        ValueError: there is no value.
+    """
+
+    values: Sequence[float]
+    unit: str
+    label: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not len(self.values):
+            raise ValueError(f"the measurement {self.label!r} has no value; measure at least once")
 
     @property
-    def median_us(self) -> float:
-        return float(np.median(self.samples_us))
+    def median(self) -> float:
+        return float(np.median(self.values))
 
     @property
-    def quartiles_us(self) -> tuple[float, float]:
-        """The first and the third quartile of the samples."""
-        q1, q3 = np.percentile(self.samples_us, [25, 75])
-        return float(q1), float(q3)
+    def q1(self) -> float:
+        """The first quartile: a quarter of the values lies below it."""
+        return float(np.percentile(self.values, 25))
+
+    @property
+    def q3(self) -> float:
+        """The third quartile: a quarter of the values lies above it."""
+        return float(np.percentile(self.values, 75))
+
+    def to(self, unit: str) -> Measurement:
+        """Return it in another unit of time. ValueError where one of the two is none: ns, µs, ms or s."""
+        if unit == self.unit:
+            return self
+        if not {unit, self.unit} <= SECONDS.keys():
+            raise ValueError(f"cannot convert {self.unit} to {unit}; the units of time are {', '.join(SECONDS)}")
+        factor = SECONDS[self.unit] / SECONDS[unit]
+        return replace(self, values=[value * factor for value in self.values], unit=unit)
 
     def __str__(self) -> str:
-        q1, q3 = self.quartiles_us
-        return f"{self.label}: {self.median_us:.1f} µs ({q1:.1f} µs to {q3:.1f} µs)"
+        """Such as ``eager step: 812.3 µs (790.1 µs to 840.0 µs)``: the median and, in brackets, the quartiles."""
+        texts = [f"{number:.{_decimals(self.q3)}f} {self.unit}" for number in (self.median, self.q1, self.q3)]
+        return f"{self.label}{': ' if self.label else ''}{texts[0]} ({texts[1]} to {texts[2]})"
+
+
+def _decimals(number: float) -> int:
+    """How many decimals show three digits of a number, at least one."""
+    return next((digits for digits in (1, 2, 3) if abs(number) * 10**digits >= 100), 4)
 
 
 def measure(
     fn: Callable[[], Any],
     *,
-    label: str,
+    label: str = "",
+    unit: str = "µs",
     min_run_time: float = 1.0,
-    device: torch.device | str | None = None,
     num_threads: int | None = None,
 ) -> Measurement:
-    """Time ``fn()`` for at least ``min_run_time`` seconds, after a warm-up; give at least ten times what a call takes.
+    """Time ``fn()`` for at least ``min_run_time`` seconds, after a warm-up.
 
-    On the CPU this is ``torch.utils.benchmark.Timer(...).blocked_autorange``, with one difference: benchmark's own
-    default is a single thread, whereas ``num_threads`` here defaults to ``torch.get_num_threads()``, what ordinary code
-    runs with. On a GPU a host timer would see only the launches, so batches of calls are timed between two CUDA events
-    on the current stream. ``device`` is the GPU where there is one; pass ``"cpu"`` for work that does not touch it.
+    This is ``torch.utils.benchmark.Timer(...).blocked_autorange``, which on a GPU waits for the device before it reads
+    the clock. Each value is the mean of a block of calls in a row. One thing differs: benchmark's own default is a
+    single intra-op thread, whereas ``num_threads`` here defaults to what ordinary code runs with.
+
+    Raises:
+        TypeError: ``fn`` cannot be called.
     """
     if not callable(fn):
         raise TypeError(f"measure needs a function to call, not {type(fn).__name__}; pass `step`, not `step()`")
-    if min_run_time <= 0:
-        raise ValueError(f"min_run_time is {min_run_time}; it must be a positive number of seconds")
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    num_threads = num_threads or torch.get_num_threads()
-    if device.type == "cuda":
-        calls, samples_us = _time_on_gpu(fn, min_run_time, device)
-    else:
-        timer = benchmark.Timer("fn()", globals={"fn": fn}, num_threads=num_threads)
-        result = timer.blocked_autorange(min_run_time=min_run_time)
-        calls, samples_us = result.number_per_run, [seconds * 1e6 for seconds in result.times]
-    return Measurement(label, samples_us, device.type, calls, num_threads)
+    timer = benchmark.Timer("fn()", globals={"fn": fn}, num_threads=num_threads or torch.get_num_threads())
+    return Measurement(timer.blocked_autorange(min_run_time=min_run_time).times, "s", label).to(unit)
 
 
-def _time_on_gpu(fn: Callable[[], Any], min_run_time: float, device: torch.device) -> tuple[int, list[float]]:
-    def microseconds(calls: int) -> float:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        for _ in range(calls):
-            fn()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) * 1e3
+def in_new_process(function: Callable[..., Any], *arguments: Any, threads: tuple[int, int] | None = None) -> Any:
+    """Return ``function(*arguments)`` from a new process.
 
-    with torch.cuda.device(device):
-        microseconds(3)  # Warm-up: libraries are loaded and algorithms chosen at the first calls.
-        # About twenty samples, each long enough (5 ms or more) for the events' own cost to vanish.
-        sample_us = max(min_run_time / 20 * 1e6, 5e3)
-        calls = max(1, round(sample_us / max(microseconds(10) / 10, 1.0)))
-        samples: list[float] = []
-        while len(samples) < 5 or sum(samples) * calls < min_run_time * 1e6:
-            samples.append(microseconds(calls) / calls)
-    return calls, samples
+    For what only a new process shows (first calls), for what can be set once only (the inter-op pool), and for what
+    would disturb later measurements (the profiler).
 
+    Args:
+        function: a function of an importable module, with arguments and a result that can be pickled.
+        threads: the new process's intra-op and inter-op threads; PyTorch's defaults where it is None.
 
-def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """For what only a new process shows (first calls), and what would disturb later measurements (the profiler)."""
+    Raises:
+        RuntimeError: the function raised, or the process ended without a result; the message says which error.
+    """
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context, initializer=_end_with_parent) as pool:
-        return pool.submit(function, *arguments).result()
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(sender, threads, function, arguments))
+    process.start()
+    sender.close()
+    try:
+        error, result = receiver.recv()
+    except EOFError:
+        process.join()
+        raise RuntimeError(f"the new process ended with exit code {process.exitcode}, without a result") from None
+    finally:
+        process.kill()
+        process.join()
+    if error:
+        raise RuntimeError(error)
+    return result
+
+
+def _work(sender: Connection, threads: tuple[int, int] | None, function: Callable[..., Any], arguments: tuple) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        if threads:
+            torch.set_num_threads(threads[0])
+            torch.set_num_interop_threads(threads[1])
+        sender.send(("", function(*arguments)))
+    except Exception as error:
+        sender.send((f"{type(error).__name__}: {error}", None))
+    os._exit(0)  # the inter-op pool's threads may abort a process that ends in the usual way
 
 
 def _end_with_parent() -> None:
-    """End this process as soon as the one that started it is gone, for example killed; nobody waits for the result."""
-
-    def wait() -> None:
-        multiprocessing.parent_process().join()
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
-def on_side_stream(work: Callable[[], Any]) -> None:
-    """Do ``work()`` on a new CUDA stream, after the current stream's work and before what comes next on it."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        work()
-    torch.cuda.current_stream().wait_stream(stream)
-
-
-def peak_memory_mib() -> float:
-    """The largest resident memory this process has had so far, in MiB (2**20 bytes)."""
-    if sys.platform == "win32":
-        import psutil  # There is no `resource` on Windows; psutil comes with Jupyter's kernel.
-
-        return psutil.Process().memory_info().peak_wset / 2**20
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10  # macOS counts bytes, Linux KiB
+    """End this process as soon as the one that started it is gone: nobody waits for the result."""
+    multiprocessing.parent_process().join()
+    os._exit(1)

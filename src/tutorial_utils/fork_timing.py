@@ -1,0 +1,129 @@
+"""Time an ensemble of bidirectional LSTMs, forked and not.
+
+Measure each pair of thread counts in a process of its own: ``in_new_process(time_variants, SMALL, threads=(4, 4))``.
+The inter-op pool is made once per process (``torch.set_num_interop_threads`` raises after parallel work has started).
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import nn
+
+from .models import BidirectionalLSTM, ForkedBidirectionalLSTM, ForkedLSTMEnsemble, LSTMEnsemble
+from .timing import Measurement
+
+VARIANTS: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
+    "no fork": (LSTMEnsemble, BidirectionalLSTM),
+    "directions": (LSTMEnsemble, ForkedBidirectionalLSTM),
+    "models": (ForkedLSTMEnsemble, BidirectionalLSTM),
+    "directions and models": (ForkedLSTMEnsemble, ForkedBidirectionalLSTM),
+}
+AFTER_FORKS = "no fork, after forks"
+"""The unforked network in a process that has forked; "no fork" is the same before anything was forked."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is computed: ``models`` bidirectional LSTMs on float32 ``[steps, batch, size]``, under no_grad."""
+
+    steps: int = 50
+    batch: int = 50
+    size: int = 1024
+    models: int = 4
+    repeats: int = 5
+
+
+SOURCE_SIZE = Problem()
+SMALL = Problem(batch=8, size=128)
+
+
+def settings_for(cores: int) -> list[tuple[int, int]]:
+    """Return ``(intra-op, inter-op)`` pairs for ``cores`` cores: those that share them out, and PyTorch's default."""
+    shared = [(2**k, max(1, cores // 2**k)) for k in range(cores.bit_length()) if 2**k <= cores]
+    return list(dict.fromkeys([*shared, (cores, cores)]))
+
+
+def scripted(variant: str, problem: Problem, share: nn.Module | None = None) -> nn.Module:
+    """Return the scripted ensemble of a variant in :data:`VARIANTS`; all variants have the same weights.
+
+    With ``share``, another variant of the same problem, it holds that one's own parameters instead of equal ones.
+    """
+    ensemble, model = VARIANTS[variant]
+    torch.manual_seed(0)
+    with torch.device("cpu" if share is None else "meta"):
+        net = ensemble([model(problem.size) for _ in range(problem.models)])
+    if share is not None:
+        net.load_state_dict(share.state_dict(), assign=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r".*torch\.jit\.script` is deprecated")
+        return torch.jit.script(net)
+
+
+def time_variants(problem: Problem) -> dict[str, Measurement]:
+    """Return each variant's milliseconds per call in this process, ``repeats`` values each, by its name.
+
+    A value is the mean over calls in a row, as many as take about 50 ms without fork, and at least one. "no fork" is
+    measured first: with several intra-op threads the same network can take several times as long in a process that has
+    forked, since OpenMP's threads no longer spin while they wait once there are more of them than cores. Then the
+    forked variants take turns with it, so that a change of the host's load meets all; its values there are those of
+    :data:`AFTER_FORKS`. Before its first value each is called twice on two time steps, which lets TorchScript
+    optimise, and once on all: that starts the threads and reserves memory.
+
+    Raises:
+        RuntimeError: a variant's result is not bitwise that of the unforked one.
+    """
+    unforked = scripted("no fork", problem)
+    x = torch.randn(problem.steps, problem.batch, problem.size, generator=torch.Generator().manual_seed(1))
+    ms: dict[str, list[float]] = {name: [] for name in [*VARIANTS, AFTER_FORKS]}
+
+    def warm_up(net: nn.Module) -> None:
+        for part in (x[:2], x[:2], x):
+            net(part)
+
+    def sample(name: str, net: nn.Module) -> None:
+        start = time.perf_counter()
+        for _ in range(calls):
+            result = net(x)
+        ms[name].append((time.perf_counter() - start) * 1e3 / calls)
+        if not torch.equal(result, expected):
+            raise RuntimeError(f"{name}: the result differs from the unforked one")
+
+    with torch.no_grad():
+        warm_up(unforked)
+        start = time.perf_counter()
+        expected = unforked(x)
+        calls = max(1, round(0.05 / (time.perf_counter() - start)))
+        for _ in range(problem.repeats):
+            sample("no fork", unforked)
+        nets = {name: scripted(name, problem, unforked) for name in VARIANTS if name != "no fork"}
+        for net in nets.values():
+            warm_up(net)
+        for _ in range(problem.repeats):
+            for name, net in (nets | {AFTER_FORKS: unforked}).items():
+                sample(name, net)
+    threads = {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads()}
+    return {name: Measurement(v, "ms", name, {"variant": name, **threads, **asdict(problem)}) for name, v in ms.items()}
+
+
+Sweep = dict[str, dict[str, Measurement]]
+"""For each setting, written ``intra-op/inter-op``, what :func:`time_variants` gave there."""
+
+
+def sweep_of(measurements: Iterable[Measurement]) -> Sweep:
+    """Return measurements of :func:`time_variants` by setting and variant, for example those of a stored sweep."""
+    sweep: Sweep = {}
+    for measurement in measurements:
+        settings = measurement.settings
+        sweep.setdefault(f"{settings['intra_op']}/{settings['inter_op']}", {})[settings["variant"]] = measurement
+    return sweep
+
+
+def best(sweep: Sweep, forked: bool) -> Measurement:
+    """Return the measurement with the shortest median, of the forked variants or of the unforked one."""
+    variants = [name for name in VARIANTS if (name != "no fork") == forked]
+    return min((by_variant[name] for by_variant in sweep.values() for name in variants), key=lambda m: m.median)
