@@ -1,0 +1,420 @@
+"""The benchmarks' command line and file, and that what they measure is what they say."""
+
+import errno
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import __main__ as command
+from benchmarks import alternatives, forks, graphs
+from benchmarks.record import Case, SomeFailed
+from tutorial_utils import load_mnist
+from tutorial_utils.fork_timing import AFTER_FORKS, SMALL, VARIANTS
+from tutorial_utils.models import MnistNet
+from tutorial_utils.results import Results, read
+from tutorial_utils.timing import Measurement
+
+has_gpu = torch.cuda.is_available()
+gpu = [pytest.mark.gpu, pytest.mark.skipif(not has_gpu, reason="needs a GPU")]
+FORMS = ["eager", *(pytest.param(form, marks=gpu) for form in ("graph", "reduce_overhead", "compile_and_capture"))]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """The network is too small for more, and on a busy machine threads that wait for each other take minutes."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def stored(measurements: dict[str, Measurement], **settings: Any) -> Results:
+    return Results("a part", "2026-11-30T12:00:00+00:00", {}, {}, settings, measurements, {}, [], {})
+
+
+# The command line and the file, with a part that measures nothing
+
+
+def fails() -> dict[str, Measurement]:
+    raise RuntimeError("the moon is full\nsecond line")
+
+
+def is_interrupted() -> dict[str, Measurement]:
+    raise KeyboardInterrupt
+
+
+def fails_in_part() -> dict[str, Measurement]:
+    raise SomeFailed({"b/good": Measurement([1.0], "s")}, {"b/bad": "why"})
+
+
+def measures(name: str, *values: float) -> dict[str, Measurement]:
+    return {name: Measurement(values, "µs", settings={"batch": 64}), f"{name}/more": Measurement([1.0], "s")}
+
+
+@dataclass
+class Fake:
+    """Three cases of which the second is given, and one that needs a GPU."""
+
+    b: Any = partial(measures, "b", 2.0)
+    calls: list[str] = field(default_factory=list)
+    name = "fake"
+    uses_gpu = False
+
+    def settings(self) -> dict[str, Any]:
+        return {"sizes": (1, 2)}
+
+    def cases(self) -> list[Case]:
+        runs = {"a": partial(measures, "a", 3.00000049, 1.0), "b": self.b, "c": partial(measures, "c", 4.0)}
+        cases = [Case(name, partial(self.call, name, run)) for name, run in runs.items()]
+        return [*cases, Case("on_gpu", partial(self.call, "on_gpu", partial(measures, "on_gpu", 1.0)), needs_gpu=True)]
+
+    def call(self, name: str, run: Any) -> dict[str, Measurement]:
+        self.calls.append(name)
+        return run()
+
+    def derive(self, results: Results) -> dict[str, Any]:
+        return {"sizes": results.settings["sizes"], "count": len(results)}
+
+
+def run(monkeypatch: pytest.MonkeyPatch, part: Fake, *arguments: str | Path, gpu: bool = False) -> int:
+    monkeypatch.setattr(command.machine, "HAS_GPU", gpu)
+    monkeypatch.setitem(command.PARTS, "graphs", lambda quick: part)
+    return command.main(["graphs", *map(str, arguments)])
+
+
+AC = ["a", "a/more", "c", "c/more"]
+ALL = ["a", "a/more", "b", "b/more", "c", "c/more"]
+OUTCOMES = {
+    "everything": (Fake().b, 0, ALL, {}, ["on_gpu"], ""),
+    "fails": (fails, 1, AC, {"b": "RuntimeError: the moon is full"}, ["on_gpu"], "failed: b: RuntimeError: the moon"),
+    "in part": (fails_in_part, 1, ["a", "a/more", "b/good", "c", "c/more"], {"b/bad": "why"}, ["on_gpu"], "b/bad: why"),
+    "interrupted": (is_interrupted, 130, AC[:2], {}, ["b", "c", "on_gpu"], "has what was measured"),
+}
+for bad in (0.0, -1.0, math.nan, math.inf):
+    why = f"ValueError: b has a value that is no positive number: [{bad}]"
+    OUTCOMES[f"impossible {bad}"] = (partial(measures, "b", bad), 1, AC, {"b": why}, ["on_gpu"], "no positive number")
+
+
+@pytest.mark.parametrize(("b", "status", "measured", "failed", "left_out", "says"), OUTCOMES.values(), ids=OUTCOMES)
+def test_a_run_keeps_what_it_measured_and_names_the_rest(
+    b: Any,
+    status: int,
+    measured: list[str],
+    failed: dict[str, str],
+    left_out: list[str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    assert run(monkeypatch, Fake(b), "--out", tmp_path / "out.json") == status
+    results = read(tmp_path / "out.json")
+    assert (list(results), results.failed, results.left_out) == (measured, failed, left_out)
+    assert results.derived == {"sizes": [1, 2], "count": len(measured)}
+    assert says in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+
+
+def test_the_file_has_six_digits_and_the_seconds_of_each_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(monkeypatch, Fake(), "--out", tmp_path / "out.json", "--only", "a")
+    data = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    first, second = data["measurements"].values()
+    assert first["values"] == [3.0, 1.0] and first["settings"] == {"batch": 64} and first["facts"] == {}
+    assert first["took_s"] >= 0 and "took_s" not in second
+    assert {"lscpu", "cpu_quota", "load_average", "cores"} <= data["device"].keys()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "arguments", "calls", "says"),
+    [
+        (False, [], ["a", "b", "c"], "6 measurements of 3 cases; left out, since they need a GPU: on_gpu"),
+        (True, [], ["a", "b", "c", "on_gpu"], "8 measurements of 4 cases\n"),
+        (True, ["--only", "c", "a"], ["a", "c"], "4 measurements of 2 cases\n"),
+    ],
+)
+def test_cases_are_chosen_by_name_and_machine(
+    gpu: bool,
+    arguments: list[str],
+    calls: list[str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    assert run(monkeypatch, part := Fake(), "--out", tmp_path / "out.json", *arguments, gpu=gpu) == 0
+    assert part.calls == calls
+    assert read(tmp_path / "out.json").left_out == [name for name in ("a", "b", "c", "on_gpu") if name not in calls]
+    assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "phrase"),
+    [
+        (["--out", "there.json"], "there.json exists, and no run is continued; choose another file"),
+        (["--out", "."], "exists, and no run is continued; choose another file"),
+        (["--out", "absent/a.json"], "a.json cannot be written: No such file or directory"),
+        (["--out", "blocked.json"], "blocked.json cannot be written: Is a directory"),
+        (["--out", "a.json", "--only", "a", "d"], "there is no case 'd' in fake; there are a, b, c, on_gpu"),
+        (["--out", "a.json", "--only", "on_gpu"], "on_gpu needs a GPU, and there is none here"),
+    ],
+)
+def test_misuse_is_refused_before_anything_is_measured(
+    arguments: list[str], phrase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there.json").write_text("{", encoding="utf-8")
+    (tmp_path / "blocked.json.part").mkdir()
+    with pytest.raises(SystemExit, match="2"):
+        run(monkeypatch, part := Fake(), *arguments)
+    assert phrase in capsys.readouterr().err
+    assert part.calls == [] and not Path("a.json").exists()
+    assert (tmp_path / "there.json").read_text(encoding="utf-8") == "{"
+
+
+def test_a_disk_that_fills_up_later_leaves_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    part, replace_file = Fake(), Path.replace
+
+    def full(path: Path, target: Path) -> None:
+        if "b" in part.calls:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace_file(path, target)
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(SystemExit, match="2"):
+        run(monkeypatch, part, "--out", tmp_path / "out.json")
+    assert "out.json cannot be written: No space left on device" in capsys.readouterr().err
+    assert list(read(tmp_path / "out.json")) == ["a", "a/more"]
+
+
+# Quick runs from end to end
+
+
+def quick(part: str, out: Path, capsys: pytest.CaptureFixture) -> Results:
+    assert command.main([part, "--quick", "--out", str(out)]) == 0, capsys.readouterr().err
+    results = read(out)
+    assert results.part == part and results.derived == command.PARTS[part](True).derive(results)
+    return results
+
+
+@pytest.mark.parametrize("where", ["cpu", pytest.param("cuda", marks=gpu)])
+def test_quick_graphs(where: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    if where == "cpu" and has_gpu:
+        pytest.skip("a GPU is there: the quick run measures on it")
+    results = quick("graphs", tmp_path / "out.json", capsys)
+    assert results.device["type"] == where
+    on_cpu = ["step_eager", "step_eager/host_calls", "step_eager_fused", "step_eager_fused/host_calls", "epochs_eager"]
+    assert where == "cuda" or list(results) == on_cpu
+    for measurement in results.values():
+        facts = measurement.facts
+        if "accuracy" in facts:
+            assert len(facts["accuracy"]) == len(measurement.values) == 2
+            assert min(facts["accuracy"]) > 0.3, "one epoch of the embedded data teaches something"
+        if "kernels" in facts:
+            assert 0 < facts["share_of_step"] < 1.1
+            assert sum(kernel["duration_us"] for kernel in facts["kernels"]) == pytest.approx(
+                measurement.median, rel=0.3
+            )
+
+
+def test_quick_forks(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    results = quick("forks", tmp_path / "out.json", capsys)
+    threads = forks.part(True).threads
+    names = [f"small/{intra}/{inter}/{variant}" for intra, inter in threads for variant in [*VARIANTS, AFTER_FORKS]]
+    assert list(results) == names and results.device["type"] == "cpu" and results.left_out == []
+    for intra, inter in threads:
+        assert len(results.select(intra_op=intra, inter_op=inter, problem="small", size=4)) == 5
+    assert {(measurement.unit, len(measurement.values)) for measurement in results.values()} == {("ms", 2)}
+
+
+def test_quick_alternatives(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    results = quick("alternatives", tmp_path / "out.json", capsys)
+    shared = ["eager", "nn.LSTM(bidirectional=True)"]
+    on_cpu = [*shared, "vmap", "Python threads", "scripted fork"]
+    on_gpu = [*shared, "CUDA graph", "CUDA streams", "CUDA streams in a graph", "vmap"] * has_gpu
+    assert list(results) == [f"cpu_small_1/{name}" for name in on_cpu] + [f"gpu_small/{name}" for name in on_gpu]
+    for measurement in results.values():
+        assert (measurement.unit, len(measurement.values)) == ("ms", 2)
+        assert measurement.facts["largest_difference"] <= alternatives.TOLERANCE
+        assert measurement.facts.get("kernels_per_call", 0) > 0 or measurement.settings["device"] == "cpu"
+
+
+# What is measured
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_trainer_starts_from_its_seed_although_it_warmed_up(form: str) -> None:
+    trainer = graphs.prepared(form)
+    torch.manual_seed(graphs.SEED)
+    for actual, expected in zip(trainer.model.parameters(), MnistNet().parameters(), strict=True):
+        torch.testing.assert_close(actual.cpu(), expected, rtol=0, atol=0)
+    buffers = [state["momentum_buffer"] for state in trainer.optimizer.state.values()]
+    assert len(buffers) == 8 and not any(buffer.any() for buffer in buffers)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_trainer_trains_in_place_and_restarts_to_the_same_result(form: str) -> None:
+    data, trainer = load_mnist(device=graphs.DEVICE), graphs.prepared(form)
+    addresses = [parameter.data_ptr() for parameter in trainer.model.parameters()]
+    losses = []
+    for _ in range(2):
+        trainer.restart(7)
+        for start in range(0, 6400, 64):
+            loss = trainer.step_on(data.train_images[start : start + 64], data.train_labels[start : start + 64])
+        losses.append(loss.item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3), "dropout is seeded anew, too"
+    assert 0.5 < losses[0] < 2.25, "an untrained network's loss is ln 10 = 2.30"
+    assert addresses == [parameter.data_ptr() for parameter in trainer.model.parameters()]
+
+
+def test_the_evaluator_agrees_with_plain_evaluation() -> None:
+    data, trainer = load_mnist(device=graphs.DEVICE), graphs.prepared("eager")
+    accuracy = graphs.evaluator(trainer.model)
+    for _ in range(2):  # what it counted before does not stay
+        trainer.model.eval()
+        with torch.no_grad():
+            guesses = trainer.model(data.test_images[:2000]).argmax(dim=1)
+        trainer.model.train()
+        expected = (guesses == data.test_labels[:2000]).float().mean().item()
+        assert accuracy(data.test_images, data.test_labels) == pytest.approx(expected)
+        trainer.step()
+
+
+def spans(names: str) -> list[Any]:
+    return [
+        SimpleNamespace(name=name, category="kernel", start_us=10.0 * index, duration_us=4.0)
+        for index, name in enumerate(names)
+    ]
+
+
+def test_kernels_are_those_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = graphs.Plan(profiled=2)
+    monkeypatch.setattr(graphs, "in_new_process", lambda *_: ([10.0, 10.0], spans("abab")))
+    measured = graphs.kernels("kernels_graph", plan, "graph")["kernels_graph"]
+    assert measured.values == [8.0, 8.0]
+    assert measured.facts["share_of_step"] == 0.8 and measured.facts["kernels_per_step"] == 2
+    assert [(kernel["name"], kernel["start_us"]) for kernel in measured.facts["kernels"]] == [("a", 0.0), ("b", 10.0)]
+    for wrong in ("aba", "abba", ""):
+        with pytest.raises(RuntimeError, match=f"{len(wrong)} kernels in 2 steps: not the same in each"):
+            graphs.split_into_steps(spans(wrong), 2)
+
+
+def test_an_alternative_that_fails_or_differs_is_noted_and_the_others_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_threads(net: torch.nn.Module) -> alternatives.Ensemble:
+        raise RuntimeError("no threads left\nsecond line")
+
+    monkeypatch.setattr(alternatives, "in_threads", no_threads)
+    monkeypatch.setattr(alternatives, "with_vmap", lambda net: lambda x: net(x) + 0.001)
+    monkeypatch.setattr(alternatives, "in_new_process", lambda function, *arguments: function(*arguments))
+    part = alternatives.part(True)
+    with pytest.raises(SomeFailed) as caught:
+        part.cases()[0].run()
+    assert list(caught.value.measurements) == [
+        "cpu_small_1/eager",
+        "cpu_small_1/nn.LSTM(bidirectional=True)",
+        "cpu_small_1/scripted fork",
+    ]
+    assert caught.value.failed["cpu_small_1/Python threads"] == "RuntimeError: no threads left"
+    assert caught.value.failed["cpu_small_1/vmap"].startswith("RuntimeError: it differs from eager by 0.001")
+    monkeypatch.setattr(alternatives, "TOLERANCE", -1.0)
+    with pytest.raises(RuntimeError, match="it differs from eager by 0"):
+        part.cases()[0].run()
+
+
+def test_what_is_measured_depends_on_the_cores() -> None:
+    forked = forks.part(False, 16)
+    assert forked.threads == [(1, 16), (2, 8), (4, 4), (8, 2), (16, 1), (16, 16)]
+    assert forked.problems["source"] == forks.Problem(50, 50, 1024, 4, repeats=9)
+    assert forked.problems["small"] == replace(SMALL, repeats=9)
+    assert forks.part(False, 2).threads == [(1, 2), (2, 1), (2, 2)]
+    others = alternatives.part(False, 16)
+    assert others.on_cpu == [("small", 1), ("small", 4), ("source", 4), ("source", 16)]
+    assert set(others.compiled) < {case.name for case in others.cases()}
+    assert alternatives.part(False, 2).on_cpu == [("small", 1), ("source", 1), ("source", 2)]
+
+
+# What follows from the medians
+
+MEDIANS = {
+    "step_eager": (2000.0, "µs"),
+    "step_graph": (200.0, "µs"),
+    "step_compile_and_capture": (100.0, "µs"),
+    "capture": (50.0, "ms"),
+    "compilation": (20.0, "s"),
+    "batch_16": (14.0, "x"),
+    "batch_64": (1.05, "x"),
+    "batch_256": (1.0, "x"),
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "crossover", "graph", "compiled"),
+    [
+        ({}, 64, 36, 10560),
+        ({"batch_256": (1.2, "x")}, None, 36, 10560),
+        ({"batch_16": (1.0, "x")}, 16, 36, 10560),
+        ({"batch_16": None}, None, 36, 10560),
+        ({"compilation": None}, 64, 36, None),
+        ({"capture": None}, 64, None, None),
+        ({"step_graph": (2000.0, "µs")}, 64, None, 10560),
+    ],
+)
+def test_derived_of_graphs(changed: dict[str, Any], crossover: Any, graph: Any, compiled: Any) -> None:
+    there = {name: Measurement([m[0]], m[1]) for name, m in (MEDIANS | changed).items() if m}
+    derived = graphs.part(True).derive(stored(there, plan={"batch_sizes": [16, 64, 256]}, warm_up=7))
+    assert derived == {
+        "crossover_batch": crossover,
+        "break_even_graph": graph,
+        "break_even_compile_and_capture": compiled,
+    }
+
+
+def forked(problem: str, intra_op: int, inter_op: int, *values: float) -> dict[str, Measurement]:
+    shared = {"problem": problem, "intra_op": intra_op, "inter_op": inter_op}
+    return {
+        f"{shared} {variant}": Measurement([value], "ms", settings={**shared, "variant": variant})
+        for variant, value in zip(VARIANTS, values, strict=True)
+    }
+
+
+def test_derived_of_forks_compares_the_best_settings_and_those_with_one_thread() -> None:
+    part, small = forks.part(True), forked("small", 4, 4, 3.0, 5.0, 2.5, 4.0)
+    assert part.derive(stored({})) == {}
+    without_one = {"small_gain": 1.2, "small_gain_1_thread": None}
+    without_one |= {"small_best_unforked": "4/4: no fork", "small_best_forked": "4/4: models"}
+    assert part.derive(stored(small)) == without_one
+    more = forked("small", 1, 4, 8.0, 4.0, 3.0, 2.0) | small | forked("source", 2, 2, 6.0, 3.0, 4.0, 5.0)
+    derived = part.derive(stored(more))
+    assert derived["small_gain"] == 1.5 and derived["small_gain_1_thread"] == 4.0
+    assert derived["small_best_forked"] == "1/4: directions and models"
+    assert derived["source_best_forked"] == "2/2: directions"
+
+
+def test_derived_of_alternatives_is_the_fastest_of_each_case() -> None:
+    ms = {"on_cpu": {"eager": 4.0, "vmap": 2.0, "fork": 3.0}, "on_gpu": {"eager": 1.0, "vmap": 1.5}}
+    there = {
+        f"{case}/{name}": Measurement([value], "ms", settings={"case": case, "alternative": name})
+        for case, values in ms.items()
+        for name, value in values.items()
+    }
+    derived = alternatives.part(True).derive(stored(there))
+    assert derived == {"on_cpu_fastest": "vmap", "on_cpu_gain": 2.0, "on_gpu_fastest": "eager", "on_gpu_gain": 1.0}
+
+
+def test_tf32_is_set_in_the_new_process_alone() -> None:
+    before = torch.get_float32_matmul_precision()
+    case = graphs.part(True).in_tf32(precision_seen, "step")
+    assert case.run() == {"step": "high"} and torch.get_float32_matmul_precision() == before
+
+
+def precision_seen(name: str, *_: Any) -> dict[str, str]:
+    return {name: torch.get_float32_matmul_precision()}
