@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import address
 import nbformat
 import psutil
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNNER = [sys.executable, str(ROOT / "scripts" / "run_notebooks.py")]
@@ -34,7 +35,9 @@ def make_notebook(folder: Path, name: str, *code: str, **metadata: object) -> Pa
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*RUNNER, *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False)
+    environment = {key: value for key, value in os.environ.items() if key != "TQDM_DISABLE"} | {"MPLBACKEND": "Agg"}
+    command = [*RUNNER, *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 def outputs(path: Path) -> list[str]:
@@ -53,6 +56,9 @@ def test_run_reports_failures_and_goes_on(tmp_path: Path) -> None:
             "print(sys.executable, os.environ['TQDM_DISABLE'], os.environ['MPLBACKEND'])",
         ),
     ]
+    nb = nbformat.read(paths[0], as_version=4)
+    nb.cells[3].outputs = [new_output("stream", text="of an earlier run\n")]
+    nbformat.write(nb, paths[0])
     broken = tmp_path / "03_broken.ipynb"
     broken.write_text('{"cells": [')
     build = tmp_path / "build"
@@ -68,7 +74,8 @@ def test_run_reports_failures_and_goes_on(tmp_path: Path) -> None:
     ):
         assert re.search(f"(?m)^{line}$", done.stdout), done.stdout
     assert outputs(build / "04_good.ipynb") == [f"{sys.executable} 1 module://matplotlib_inline.backend_inline\n"]
-    assert outputs(build / "01_bad.ipynb") == ["before\n", "error"] and outputs(paths[0]) == []
+    assert outputs(build / "01_bad.ipynb") == ["before\n", "error"]
+    assert outputs(paths[0]) == ["of an earlier run\n"]
     assert "before" in (build / "01_bad.html").read_text(encoding="utf-8")
     page = (build / "index.html").read_text(encoding="utf-8")
     assert '<a href="01_bad.html">A &lt; B</a>' in page and "In [2]: ZeroDivisionError" in page
