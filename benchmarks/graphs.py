@@ -76,7 +76,6 @@ class Graphs:
     def settings(self) -> dict[str, Any]:
         matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
         found = {"plan": asdict(self.plan), "batch": BATCH, "warm_up": WARM_UP, "seed": SEED, "dtype": "float32"}
-        found["compile"] = {}  # torch.compile's arguments, but for the mode of the form that is called by it
         found["optimizer"] = f"SGD, learning rate {LEARNING_RATE}, momentum {MOMENTUM}"
         found["threads"] = {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads()}
         found["fp32_precision"] = {"matmul": matmul.fp32_precision, "conv": cudnn.conv.fp32_precision}
@@ -117,9 +116,7 @@ class Graphs:
 
 def part(quick: bool) -> Graphs:
     """Return the benchmark for this machine; ``quick`` takes seconds instead of minutes."""
-    if quick:
-        return Graphs(QUICK)
-    return Graphs(FULL if HAS_GPU else FULL_ON_CPU)
+    return Graphs(QUICK if quick else FULL if HAS_GPU else FULL_ON_CPU)
 
 
 # What follows from the medians

@@ -291,13 +291,7 @@ def test_capture_end_without_a_beginning_is_refused() -> None:
         cuda.CUDAGraph().pool()
 
 
-def test_the_package_names_versions_that_it_does_not_support() -> None:
-    for patch, phrase in (
-        ("import sys; sys.version_info = (3, 14, 0, 'final', 0)", "needs Python 3.11, 3.12 or 3.13"),
-        ("import torch; torch.__version__ = '2.8.1+cpu'", "needs PyTorch 2.9 or later; this is 2.8.1"),
-        ("import sys; sys.modules['torch'] = None", "needs PyTorch 2.9 or later, and `import torch` failed"),
-    ):
-        result = subprocess.run(
-            [sys.executable, "-c", f"{patch}; import tutorial_utils"], capture_output=True, text=True
-        )
-        assert result.returncode == 1 and "ImportError: This course" in result.stderr and phrase in result.stderr
+def test_the_package_names_a_torch_that_it_does_not_support() -> None:
+    old = "import torch; torch.__version__ = type(torch.__version__)('2.8.1+cpu'); import tutorial_utils"
+    result = subprocess.run([sys.executable, "-c", old], capture_output=True, text=True, check=False)
+    assert result.returncode == 1 and "This course needs PyTorch 2.9 or later; this is 2.8.1" in result.stderr
