@@ -13,13 +13,14 @@ IS_INSTALLED := import tomllib; from importlib.metadata import version; from pac
 	assert all(line.specifier.contains(version(line.name), prereleases=True) for line in map(Requirement, lines))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lab address refresh clean
+OUT ?= student
+.PHONY: help run test test-slow student lab address refresh clean
 .DELETE_ON_ERROR:
 
 help: ## show this list
 	@echo "Usage: make TARGET [PYTHON=python3.12]"
 	@echo
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 	@echo
 	@echo "The first call makes .venv and installs PyTorch and JupyterLab into it, which takes some minutes."
 
@@ -35,6 +36,15 @@ test: $(STAMP) ## lint, run the unit tests, then compare every notebook's stored
 	$(BIN)/python -m pytest --nbval --nbval-current-env --nbval-sanitize-with tests/nbval_sanitize.cfg notebooks \
 		|| status=1; \
 	exit $$status
+
+test-slow: $(STAMP) ## what a release needs beside that: each cell twice
+	@$(BIN)/python -m pytest -m release tests
+
+student: $(STAMP) ## write the notebooks without solutions and outputs into OUT=student
+	@$(BIN)/jupyter nbconvert --log-level=ERROR --to notebook --output-dir "$(OUT)" \
+		--TagRemovePreprocessor.enabled=True --TagRemovePreprocessor.remove_cell_tags=solution \
+		--ClearOutputPreprocessor.enabled=True notebooks/*.ipynb
+	@echo "The student edition is in $(OUT)."
 
 lab: $(STAMP) ## open the course in JupyterLab
 	@$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" notebooks/00_start_here.ipynb $(LAB_ARGS)
