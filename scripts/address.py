@@ -9,7 +9,6 @@ line and the set-up cell of every notebook, and the badge and the ``git clone`` 
 from __future__ import annotations
 
 import re
-import sys
 import tomllib
 from pathlib import Path
 
@@ -84,7 +83,4 @@ def main(root: Path = ROOT) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except ValueError as error:
-        sys.exit(f"address: {error}")
+    main()

@@ -60,9 +60,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="file to write")
     arguments = parser.parse_args()
     originals = [read_original(arguments.root, name) for name in FULL_SHA256]
-    names = ("train_images", "train_labels", "test_images", "test_labels")
-    counts = (TRAIN, TRAIN, TEST, TEST)
-    data = pack({name: array[:count] for name, array, count in zip(names, originals, counts, strict=True)})
+    counts = {"train_images": TRAIN, "train_labels": TRAIN, "test_images": TEST, "test_labels": TEST}
+    data = pack({name: array[: counts[name]] for name, array in zip(counts, originals, strict=True)})
     arguments.out.write_bytes(data)
     print(f"{hashlib.sha256(data).hexdigest()}  {arguments.out.name}  {len(data)} bytes")
 

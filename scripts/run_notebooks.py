@@ -35,17 +35,9 @@ METADATA = {
     "language_info": {"name": "python", "file_extension": ".py", "nbconvert_exporter": "python"},
 }
 KEPT = {"tags", "jupyter", "cellView", "mystnb"}
-INDEX = """<!DOCTYPE html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>Executed notebooks</title>
-<style>body {{ font: 1rem/1.5 sans-serif; max-width: 60rem; margin: auto }} th, td {{ padding: 4px; text-align: left }}
-</style>
-<h1>CUDA graphs and fork/wait: executed notebooks</h1>
-<table><tr><th>Notebook<th>Seconds<th>Peak MiB<th>Status
-{rows}
-</table>
-"""
-ROW = '<tr><td><a href="{name}.html">{title}</a><td>{seconds:.1f}<td>{mib:.0f}<td>{status}'
+PAGE = (
+    '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">{}</html>'
+)
 
 
 @dataclass
@@ -72,16 +64,14 @@ def execute(nb: nbformat.NotebookNode, folder: Path, run: Run) -> None:
     for cell in nb.cells:
         if cell.cell_type == "code":
             cell.update(outputs=[], execution_count=None)
-    client = NotebookClient(
-        nb,
-        kernel_name="python3",
-        extra_arguments=["--log-level=ERROR"],
-        timeout=600,  # seconds a cell
-        record_timing=False,
-        coalesce_streams=True,
-        resources={"metadata": {"path": str(folder)}},
-        on_cell_execute=begins,
-    )
+    options = {
+        "timeout": 600,
+        "record_timing": False,
+        "coalesce_streams": True,
+        "extra_arguments": ["--log-level=ERROR"],
+    }
+    resources = {"metadata": {"path": str(folder)}}
+    client = NotebookClient(nb, kernel_name="python3", resources=resources, on_cell_execute=begins, **options)
     begin = time.perf_counter()
     with ThreadPoolExecutor() as pool:  # in another thread, nbclient leaves Ctrl-C to this one
         execution = pool.submit(client.execute)
@@ -122,8 +112,11 @@ def process(path: Path, run: Run, out: Path | None) -> None:
 
 
 def write_index(runs: list[Run], out: Path) -> None:
-    rows = "\n".join(ROW.format(**vars(run) | {"status": html.escape(run.status)}) for run in runs)
-    (out / "index.html").write_text(INDEX.format(rows=rows), encoding="utf-8")
+    lines = ["<title>Executed notebooks</title>", "<h1>Executed notebooks</h1>", "<ol>"]
+    for run in runs:
+        measured = f"{run.seconds:.1f} s, {run.mib:.0f} MiB, {html.escape(run.status)}"
+        lines.append(f'<li><a href="{run.name}.html">{run.title}</a>: {measured}')
+    (out / "index.html").write_text(PAGE.format("\n".join([*lines, "</ol>"])), encoding="utf-8")
 
 
 def main() -> int:

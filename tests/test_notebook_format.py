@@ -28,7 +28,8 @@ This notebook refactors a training loop.
 **You need** notebook 01; a GPU does not help.
 
 **Time** 10 minutes of reading, 5 seconds of running."""
-EXERCISE = "### BEGIN SOLUTION\nanswer = 6 * 7\n### END SOLUTION\nexercises.check_02_1(answer)"
+STUB = "answer = ...  # your answer\nexercises.check_02_1(answer)"
+SOLUTION = "# @title Solution\nanswer = 6 * 7\nexercises.check_02_1(answer)"
 
 
 def code(source: str, text: str, *tags: str, **data: str) -> nbformat.NotebookNode:
@@ -48,11 +49,14 @@ def good_notebook() -> nbformat.NotebookNode:
         code("assert mean == 0.1307\nprint(mean, device)", "0.4321 cuda:0\n", IGNORE),  # 6
         new_markdown_cell("## In practice\n\nProfessionals do so."),  # 7
         new_markdown_cell("## Exercises\n\n### Exercise 1: the answer\n\nCompute it."),  # 8
-        code(EXERCISE, "correct\n", "exercise"),  # 9
-        new_markdown_cell("## What next\n\nGo on."),  # 10
-        new_markdown_cell("## Further reading\n\n- [PyTorch](https://pytorch.org/docs)"),  # 11
+        code(STUB, "Exercise 02.1: not yet: there is no answer yet.\n", "exercise"),  # 9
+        code(SOLUTION, "Exercise 02.1: correct. It is.\n", "solution", "hide-input"),  # 10
+        new_markdown_cell("## What next\n\nGo on."),  # 11
+        new_markdown_cell("## Further reading\n\n- [PyTorch](https://pytorch.org/docs)"),  # 12
     ]
     nb = address.render(new_notebook(cells=cells), "02_static_buffers.ipynb", address.read())
+    nb.cells[10].metadata.update(jupyter={"source_hidden": True}, cellView="form")
+    nb.cells[5].metadata.mystnb = {"image": {"alt": "A curve that falls from 2.3 to 0.4 within 500 steps."}}
     nb.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
     for count, (_, cell) in enumerate(check_notebooks.code_cells(nb), start=1):
         cell.execution_count = count
@@ -88,20 +92,18 @@ SOURCES = [
     ("set_up", 0, "notebooks/02_static", "notebooks/03_static"),
     ("set_up", 0, "On your own machine", "At home"),
     ("set_up", 1, "manual_seed(0)", "manual_seed(1)"),
-    ("sections", 11, "## Further reading", "Further reading"),
-    ("sections", 11, "- [PyTorch]", "## Afterwards\n\n[PyTorch]"),
+    ("sections", 12, "## Further reading", "Further reading"),
+    ("sections", 12, "- [PyTorch]", "## Afterwards\n\n[PyTorch]"),
     ("exercises", 8, "### Exercise 1: the answer", ""),
     ("exercises", 8, "Exercise 1", "Exercise 2"),
-    ("exercises", 9, "### BEGIN SOLUTION", ""),
-    ("exercises", 9, "answer = 6 * 7\n### END SOLUTION\n", "### END SOLUTION\nanswer = 6 * 7"),
     ("exercises", 9, "check_02_1", "check_02_2"),
+    ("exercises", 10, "# @title Solution", "# Solution"),
     ("tags", 3, "print", "# NBVAL_SKIP\nprint"),
     ("tags", 6, "assert mean == 0.1307", "mean == 0.1307"),
     ("tags", 6, "mean == 0.1307", "True, 0.1307"),
-    ("pictures", 4, "The picture below shows the loss of every tenth step.", "See."),
     ("links", 2, "../README.md", "../NOTHING.md"),
     ("links", 2, "#What-next", "#What-else"),
-    ("links", 11, "https://", "http://"),
+    ("links", 12, "https://", "http://"),
 ]
 
 
@@ -123,8 +125,6 @@ OUTPUTS = [
     ("outputs", "user: anna"),
     ("outputs", "mnist.py:3: UserWarning: deprecated"),
     ("outputs", "tensor([1, 2], device='cuda:0')"),
-    ("numbers", "mean loss: 0.4321"),
-    ("numbers", "difference 1.2e-07"),
 ]
 
 
@@ -143,7 +143,18 @@ DAMAGES = {
     "count with a gap": ("file", lambda nb: nb.cells[9].update(execution_count=9)),
     "not executed": ("file", lambda nb: nb.cells[5].update(execution_count=None)),
     "no set-up cell": ("set_up", lambda nb: nb.cells[1].update(source="import torch")),
-    "headings in another order": ("sections", lambda nb: nb.cells.insert(10, nb.cells.pop())),
+    "headings in another order": ("sections", lambda nb: nb.cells.insert(11, nb.cells.pop())),
+    "no alternative text": ("pictures", lambda nb: nb.cells[5].metadata.pop("mystnb")),
+    "stub that is solved": (
+        "exercises",
+        lambda nb: nb.cells[9].outputs[0].update(text="Exercise 02.1: correct. It is.\n"),
+    ),
+    "stub without its tag": ("exercises", lambda nb: nb.cells[9].metadata.pop("tags")),
+    "solution in sight": ("exercises", lambda nb: nb.cells[10].metadata.pop("jupyter")),
+    "solution that is wrong": (
+        "exercises",
+        lambda nb: nb.cells[10].outputs[0].update(text="Exercise 02.1: not yet: no\n"),
+    ),
     "skipped cell": ("tags", lambda nb: nb.cells[3].metadata.update(tags=["nbval-skip"])),
     "stderr": ("outputs", lambda nb: nb.cells[3].outputs[0].update(name="stderr")),
 }
@@ -185,10 +196,8 @@ def test_command_names_faults(tmp_path: Path, capsys, monkeypatch) -> None:
     nb.cells[3].outputs[0].text = "/tmp/x\n"
     faults(nb, tmp_path)
     folder = tmp_path / "notebooks"
-    (folder / "03_broken.ipynb").write_text('{"cells": [')
     monkeypatch.setattr("sys.argv", ["", *map(str, sorted(folder.iterdir()))])
     assert check_notebooks.main() == 1
     out, err = capsys.readouterr()
     assert out.splitlines()[1].startswith("02_static_buffers ")
     assert "02_static_buffers.ipynb, cell 3: the output holds '/tmp/', a path" in err
-    assert "03_broken.ipynb: is no notebook" in err

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from check_notebooks import IGNORE, ROOT, SANITISE, code_cells, sanitise, tags_of, texts
+from check_notebooks import IGNORE, ROOT, code_cells, tags_of, texts
 from nbformat.v4 import new_code_cell, new_notebook, new_output
+from nbval.plugin import get_sanitize_patterns
 
 PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 CONFIGURATION = ROOT / "tests" / "nbval_sanitize.cfg"
+SANITISE = dict(get_sanitize_patterns(CONFIGURATION.read_text(encoding="ascii")))
 
 # What may differ, written a second time and without a look at the patterns of nbval_sanitize.cfg.
 MAY_DIFFER = re.compile(
@@ -22,6 +24,13 @@ MAY_DIFFER = re.compile(
     r"|[\d.,]+[ \u00a0](?:[num\u00b5\u03bc]?s|min|B|[kMG]i?B)\b"
     r"|[\d.,]+[x×](?!\d)"
 )
+
+
+def sanitise(text: str) -> str:
+    """Apply the patterns as nbval does."""
+    for pattern, replacement in SANITISE.items():
+        text = re.sub(pattern, replacement, text)
+    return text
 
 
 def test_every_pattern_is_read() -> None:
