@@ -1,0 +1,1 @@
+"""The checks of the first part, in the order of the notebooks."""

@@ -1,0 +1,1 @@
+"""The checks of the second part, in the order of the notebooks."""
