@@ -351,7 +351,7 @@ WRONG = [
     ),
     ("04.2", scaling(lambda static_x: (torch.tensor(1), static_x, 1)), "`factor` is wrong"),
     ("04.2", scaling(baked_in), r"after a change of `factor` is wrong.*a number is baked in"),
-    ("04.2", scaling(read_in_the_capture), "raised AcceleratorError.*tensors alone"),
+    ("04.2", scaling(read_in_the_capture), "raised AcceleratorError.*operations on tensors"),
     ("04.2", factor_made_in_the_capture, "after a change of `factor` is wrong.*Make `factor` first"),
     ("04.2", scaling(a_copy_of_x), "after a change of `static_x` is wrong.*`static_x` itself"),
     ("04.2", scaling(right_factors, lambda *all: all[:2]), "does not return `graph, factor, scaled`"),

@@ -36,7 +36,7 @@ class _HostReads(torch.overrides.TorchFunctionMode):
 
 def _captured(names: str, answer: Any, *arguments: Any) -> tuple[Any, ...]:
     """Return what an answer captures on the stand-in: the tuple ``names``, which begins with a graph."""
-    returned = result(answer, cuda_stand_in, *arguments, hint=f"Capture tensors alone, then `return {names}`.")
+    returned = result(answer, cuda_stand_in, *arguments, hint=f"Capture operations on tensors, then `return {names}`.")
     right = isinstance(returned, tuple) and len(returned) == names.count(",") + 1 and hasattr(returned[0], "replay")
     _require(right, f"it does not return `{names}`.", f"End with `return {names}`; `graph` is a `cuda.CUDAGraph()`.")
     return returned
