@@ -379,7 +379,7 @@ WRONG = [
     ("06.1", lambda *all: {"weight": 3}, "the step of `loss` is 'missing'"),
     ("06.1", lambda *all: 2, "does not return a dictionary"),
     ("06.1", first_steps_of_matrices, "raised IndexError in the line `return"),
-    ("06.2", sgd(0.01), "the learning rate is of type float; it should be a torch.Tensor.*lr=torch.tensor"),
+    ("06.2", sgd(0.01), "the learning rate is of type float; it should be a torch.Tensor.*Make `lr` a float32"),
     ("06.2", sgd(0.01, fused=True), "the learning rate is of type float"),
     ("06.2", sgd(rate), "only a fused SGD reads.*fused=True"),
     ("06.2", sgd(lambda: torch.tensor(0.1), fused=True), "the learning rate is wrong"),

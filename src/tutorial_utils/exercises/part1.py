@@ -208,6 +208,6 @@ def check_06_1(first_steps: Callable[..., dict[str, int | None]]) -> None:
 def check_06_2(make_optimizer: Callable[[nn.Module], torch.optim.Optimizer]) -> None:
     """A fused SGD reads the tensor on the device."""
     group = getattr(result(make_optimizer, nn.Linear(4, 3)), "param_groups", [{}])[0]
-    equal(group.get("lr"), torch.tensor(0.01), "the learning rate", "Write `lr=torch.tensor(0.01, device=device)`.")
+    equal(group.get("lr"), torch.tensor(0.01), "the learning rate", "Make `lr` a float32 tensor of 0.01, on `device`.")
     _require(group.get("fused"), "only a fused SGD reads the tensor on the device.", "Add `fused=True`.")
     equal(group.get("momentum"), 0.5, "the momentum", "Keep SGD and its momentum.")
