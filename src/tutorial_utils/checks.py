@@ -9,10 +9,13 @@ import functools
 import math
 import traceback
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+TORCH = str(Path(torch.__file__).parent)
 
 
 class NotYet(Exception):
@@ -34,7 +37,7 @@ def check(number: str, correct: str) -> Callable[[Callable[..., None]], Callable
         @functools.wraps(function)
         def verdict(*answers: Any) -> None:
             try:
-                with torch.random.fork_rng():
+                with torch.random.fork_rng(devices=range(torch.cuda.device_count())):  # named: several GPUs would warn
                     if any(answer is None or answer is Ellipsis for answer in answers):
                         raise NotYet("there is no answer yet.", "Write yours in the place of the `...`.")
                     function(*answers)
@@ -58,7 +61,7 @@ def call(answer: Callable[..., Any], *arguments: Any, hint: str = "") -> Any:
     try:
         return answer(*arguments)
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)[1:]
+        frames = [f for f in traceback.extract_tb(error.__traceback__)[1:] if not f.filename.startswith(TORCH)]
         line = f" in the line `{frames[0].line}`" if frames and frames[0].line else ""
         raise NotYet(f"`{name}` raised {type(error).__name__}{line}: {first_line(error)}", hint) from None
 

@@ -1,0 +1,213 @@
+"""The checks of the first part, in the order of the notebooks.
+
+An answer that captures gets the stand-in and tensors on the CPU, also where there is a GPU: a failed capture can spoil
+a GPU's process. Where an answer has to write in place, the check looks at an alias of the memory that a graph would
+read, made before: neither a new tensor nor an exchanged `.data` reaches it.
+"""
+
+import copy
+import weakref
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tutorial_utils import cuda_stand_in
+from tutorial_utils.checks import NotYet, call, check, equal, letters, result
+from tutorial_utils.models import MnistNet
+
+
+def _require(right: bool, what: str, hint: str) -> None:
+    if not right:
+        raise NotYet(what, hint)
+
+
+class _HostReads(torch.overrides.TorchFunctionMode):
+    """Counts how often the host reads the value of a tensor. On a GPU each of these waits for the device."""
+
+    count = 0
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += function.__name__ in {"item", "tolist", "numpy", "cpu", "__float__", "__int__", "__bool__"}
+        return function(*args, **(kwargs or {}))
+
+
+def _captured(names: str, answer: Any, *arguments: Any) -> tuple[Any, ...]:
+    """Return what an answer captures on the stand-in: the tuple ``names``, which begins with a graph."""
+    returned = result(answer, cuda_stand_in, *arguments, hint=f"Capture operations on tensors, then `return {names}`.")
+    right = isinstance(returned, tuple) and len(returned) == names.count(",") + 1 and hasattr(returned[0], "replay")
+    _require(right, f"it does not return `{names}`.", f"End with `return {names}`; `graph` is a `cuda.CUDAGraph()`.")
+    return returned
+
+
+@check("00.1", "One recording, and as many inputs as you like.")
+def check_00_1(replay_for: Callable[..., list[float]]) -> None:
+    """The check's graph is not `doubling`, so that the results must come from replays."""
+    x, y = torch.zeros(()), torch.zeros(())
+    graph = SimpleNamespace(replay=lambda: y.copy_(x * x + 1))
+    hint = "In the loop: write into `x` in place, replay, then append `y.item()`. `x = ...` only moves the name."
+    equal(result(replay_for, graph, x, y, [1.0, 2.0, 3.0]), [2.0, 5.0, 10.0], "with the check's graph, the list", hint)
+
+
+@check("01.1", "The gain is large where the host is the limit, and 1 where the kernels are.")
+def check_01_1(largest_gain: Callable[[float, float], float]) -> None:
+    """The gain is max(host, kernel) / kernel."""
+    hint = "Before, the step takes the larger of the two times. Afterwards, it takes the kernels' time."
+    for host_us, kernel_us, gain in ((2000, 200, 10.0), (300, 300, 1.0), (100, 400, 1.0)):
+        equal(result(largest_gain, host_us, kernel_us), gain, f"largest_gain({host_us}, {kernel_us})", hint, 1e-6)
+
+
+@check("01.2", "The same mean, the host waits once, and no autograd graph outlives its step.")
+def check_01_2(mean_loss: Callable[[Callable[[], Tensor], int], float]) -> None:
+    """One read in all, and at most one step's autograd graph (a loop variable's) alive when the next step begins."""
+    losses, alive, kept = iter([3.0, 2.0, 1.0, 0.5]), weakref.WeakSet(), []
+
+    def step() -> Tensor:
+        kept.append(len(alive))
+        loss = torch.tensor(next(losses), requires_grad=True) * 1
+        alive.add(loss.grad_fn.metadata.setdefault("lives as long as its graph", nn.Module()))
+        return loss
+
+    with _HostReads() as reads:
+        mean = result(mean_loss, step, 4)
+    equal(mean, 1.625, "the mean of 3, 2, 1 and 0.5", "Add up the losses, and divide by `steps`.", 1e-6)
+    _require(reads.count == 1, f"the host read {reads.count} times in 4 steps.", "Call `.item()` once, after the loop.")
+    _require(max(kept) < 2, f"{max(kept)} steps' autograd graphs were kept to the end.", "Add `step().detach()`.")
+
+
+@check("02.1", "Whole batches are copied; all others are refused with both buffers untouched.")
+def check_02_1(refill_both: Callable[..., Any]) -> None:
+    """Other shapes and dtypes are refused with ValueError, before a buffer changes."""
+    full = torch.ones(4, 1, 2, 2), torch.tensor([3, 1, 2, 4])
+    memory = [torch.zeros_like(part) for part in full]
+    call(refill_both, *map(torch.detach, memory), *copy.deepcopy(full))
+    hint = "`copy_` writes into a buffer. `=` moves a name, and assigning to `.data` exchanges the memory."
+    _require(all(map(torch.equal, memory, full)), "a full batch is not at the addresses of both buffers.", hint)
+    images, targets = full[0] + 1, full[1] + 1
+    refused = {"a short batch": (images[:3], targets[:3]), "a batch of one": (images[:1], targets[:1])}
+    refused |= {"a single target": (images, targets[:1]), "a single image": (images[:1], targets)}
+    refused |= {"a batch with float targets": (images, targets + 0.9), "a float64 batch": (images.double(), targets)}
+    for what, batch in refused.items():
+        try:
+            raised = refill_both(*map(torch.detach, memory), *batch)
+        except Exception as error:
+            raised = error
+        hint = "`copy_` repeats a single row, and cuts 2.9 to 2: compare shapes and dtypes, and raise ValueError."
+        _require(isinstance(raised, ValueError), f"{what} does not raise ValueError.", hint)
+        _require(all(map(torch.equal, memory, full)), f"{what}: refused too late.", "Compare all, then copy.")
+
+
+@check("02.2", "Three updates, the right value each time, the same address, and no autograd graph.")
+def check_02_2(update: Callable[[Tensor, Tensor], Any]) -> None:
+    """The loss has an autograd graph, as that of a training step has; the mean may not hold on to it."""
+    mean, loss, expected = torch.tensor(2.0), torch.tensor(1.0, requires_grad=True) * 1, 2.0
+    memory = mean.detach()
+    hint = "`mean = ...` and `mean.data = ...` go elsewhere. `mul_`, `add_`, `copy_` and `mean += ...` write in place."
+    for _ in range(3):
+        with _HostReads() as reads:
+            call(update, mean, loss)
+        expected = 0.9 * expected + 0.1
+        equal(memory, expected, "the number at the address of `mean`", hint, 1e-5)
+        _require(not mean.requires_grad, "`mean` keeps the autograd graph of every step.", "Use `loss.detach()`.")
+        _require(not reads.count, "the host read a value, which no captured step may.", "Compute with the tensors.")
+
+
+@check("02.3", "These write into the captured memory; a view shares it. The others leave it as it was.")
+def check_02_3(seen: set[str]) -> None:
+    """The lines that a replay sees."""
+    letters(seen, "bdf", "Ask of each line: does it write into the memory that the graph knows, or take another?")
+
+
+@check("03.1", "Weights, running statistics and momentum are restored, and nothing has moved.")
+def check_03_1(restore: Callable[[nn.Module, torch.optim.Optimizer, dict[str, Tensor]], Any]) -> None:
+    """The snapshot and zeros lie where the net's tensors and the momentum lay before."""
+    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    optimizer, snapshot = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.5), copy.deepcopy(net.state_dict())
+    net(torch.randn(8, 4)).square().sum().backward()
+    optimizer.step()
+    memory, momentum = net.state_dict(), [s["momentum_buffer"].detach() for s in optimizer.state.values()]
+    call(restore, net, optimizer, copy.deepcopy(snapshot))
+    hint = "`net.load_state_dict(snapshot)`, without `assign`, copies parameters and buffers in place."
+    for name, value in memory.items():
+        _require(torch.equal(value, snapshot[name]), f"`{name}` is not restored at its address.", hint)
+    _require(not any(map(torch.any, momentum)), "a momentum buffer is not zero at its address.", "Use `.zero_()`.")
+
+
+@check("03.2", "The step `start` creates the mean; only a capture after it records the branch that updates.")
+def check_03_2(warm_ups_needed: Callable[[int], int]) -> None:
+    """The mean is created in step `start`, and the momentum in the first."""
+    hint = "Which branch does a capture after that many steps record? What does its replay do? Would fewer steps do?"
+    for start in (3, 1, 10):
+        equal(result(warm_ups_needed, start), start, f"warm_ups_needed({start})", hint)
+
+
+@check("04.1", "Operations on tensors are replayed; counters, branches, lists and prints were Python's, once.")
+def check_04_1(at_each_replay: set[str]) -> None:
+    """The lines that are operations on the device."""
+    letters(at_each_replay, "bcf", "A replay runs the recorded operations, and no Python: no number, branch or list.")
+
+
+@check("04.2", "Both factors are read from their addresses at each replay, so that they can change in place.")
+def check_04_2(capture_scaling: Callable[[Any, Tensor], Any]) -> None:
+    """The factor is not baked in, and `static_x` is read itself, not a copy of it."""
+    static_x = torch.arange(1.0, 6.0)
+    graph, factor, scaled = _captured("graph, factor, scaled", capture_scaling, static_x)
+    equal(factor, torch.tensor(1.0), "`factor`", "Make it first, as `torch.ones((), device=static_x.device)`.")
+    hints = "Make `factor` first, and multiply by it: a number is baked in.", "Multiply `static_x` itself."
+    for what, hint in zip(("`factor`", "`static_x`"), hints, strict=True):
+        factor.detach().fill_(7.0)
+        call(graph.replay)
+        equal(scaled, static_x * 7, f"the result after a change of {what}", hint)
+        static_x.mul_(2)
+
+
+@check("05.1", "Every result was copied before the next replay overwrote it, and the host waited for none.")
+def check_05_1(replay_all: Callable[..., Tensor]) -> None:
+    """The check's graph adds up its inputs, so that each result must come from a replay of its own, in order."""
+    x, total, y = torch.zeros(3, 3).unbind()
+    graph, inputs = SimpleNamespace(replay=lambda: y.copy_(total.add_(x) * 2)), torch.arange(15.0).view(5, 3)
+    with _HostReads() as reads:
+        results = result(replay_all, graph, x, y, list(inputs.clone()))
+    hint = "Refill, replay, then clone: each replay overwrites the one result. `torch.stack` joins a list."
+    equal(results, inputs.cumsum(dim=0) * 2, "what it returns", hint)
+    _require(not reads.count, "the results are right, but the host read a value.", "Keep `static_result.clone()`.")
+
+
+@check("05.2", "It predicts without dropout, and follows the weights that training changes in place.")
+def check_05_2(capture_predictions: Callable[[Any, nn.Module, Tensor], Any]) -> None:
+    """The graph predicts as `net` does in evaluation mode, also after images and weights have changed in place."""
+    torch.manual_seed(0)
+    net, images, others = MnistNet(), *torch.randn(2, 64, 1, 28, 28).mul(3)
+    graph, predictions = _captured("graph, static_predictions", capture_predictions, net, images)
+    _require(net.training, "`net` is in evaluation mode.", "Call `net.train()` after the capture.")
+    hints = "`net.eval()` before the capture, `argmax` in it.", "Capture `net` and `static_images` themselves."
+    for what, hint in zip(("what it predicts", "with new images and weights, what it predicts"), hints, strict=True):
+        call(graph.replay)
+        equal(predictions, copy.deepcopy(net).eval()(images).argmax(dim=1), what, hint)
+        images.copy_(others)
+        net.fc2.weight.data.neg_()
+
+
+@check("06.1", "It finds the last bit of a number and the sign of a zero, and takes equal NaN for equal.")
+def check_06_1(first_steps: Callable[..., dict[str, int | None]]) -> None:
+    """Planted differences: a last bit and the sign of a zero; a NaN with the same bits is none."""
+    expected = {"weight": torch.ones(6, 2, 3), "bias": torch.zeros(6), "loss": torch.tensor([torch.nan, 5, 4, 3, 2, 0])}
+    actual = copy.deepcopy(expected)
+    actual["weight"].view(torch.int32)[2:5, 1, 2] += 1
+    actual["loss"][5] = -0.0
+    steps = result(first_steps, copy.deepcopy(expected), actual)
+    _require(isinstance(steps, dict), "it does not return a dictionary.", "Begin with `for name in expected:`.")
+    hint = "Compare bits: `.view(torch.int32)` reads them as integers. Count from 1; None where no bit differs."
+    for name, step in {"weight": 3, "loss": 6, "bias": None}.items():
+        equal(steps.get(name, "missing"), step, f"the step of `{name}`", hint)
+
+
+@check("06.2", "The scheduler writes into the tensor, and the graph reads it.")
+def check_06_2(make_optimizer: Callable[[nn.Module], torch.optim.Optimizer]) -> None:
+    """A fused SGD reads the tensor on the device."""
+    group = getattr(result(make_optimizer, nn.Linear(4, 3)), "param_groups", [{}])[0]
+    equal(group.get("lr"), torch.tensor(0.01), "the learning rate", "Make `lr` a float32 tensor of 0.01, on `device`.")
+    _require(group.get("fused"), "only a fused SGD reads the tensor on the device.", "Add `fused=True`.")
+    equal(group.get("momentum"), 0.5, "the momentum", "Keep SGD and its momentum.")

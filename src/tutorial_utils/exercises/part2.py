@@ -1,0 +1,207 @@
+"""The checks of the second part, in the order of the notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tutorial_utils.checks import NotYet, call, check, equal, first_line, letters, result
+from tutorial_utils.models import BidirectionalLSTM, LSTMEnsemble
+from tutorial_utils.timeline import Span, Timeline
+
+
+def expect_cases(answer: Any, cases: list[tuple[tuple[Any, ...], Any]], hint: str, tolerance: float = 0.0) -> None:
+    """Require what ``answer`` should return for the arguments of each case."""
+    for arguments, expected in cases:
+        value, shown = result(answer, *deepcopy(arguments)), ", ".join(map(repr, arguments))
+        equal(value, expected, f"{getattr(answer, '__name__', 'the answer')}({shown})", hint, tolerance)
+
+
+def steps(block: Any) -> Iterator[str]:
+    """Yield what the operations of a graph are, in order; each loop turns twice, and tasks are not entered."""
+    for node in block.nodes():
+        yield node.kind()
+        for inner in [*node.blocks()] * (2 if node.kind() == "prim::Loop" else 1):
+            yield from steps(inner)
+
+
+def scripted(answer: Any, x: Tensor, hint: str) -> tuple[Any, list[str]]:
+    """Return ``answer`` as TorchScript, and what its operations outside of tasks are.
+
+    Require two or more forks in it, all before the first wait, and that no LSTM runs outside of tasks.
+    """
+    result(answer, x)  # an error of Python's names its line
+    try:
+        program = torch.jit.script(answer)
+    except Exception as error:
+        untyped = "Could not match type Future" in str(error)
+        what = "it takes an empty list for a list of tensors." if untyped else first_line(error)
+        way = "Annotate an empty list, `futures: list[torch.jit.Future[Tensor]] = []`, and what is not a tensor."
+        raise NotYet(f"Python runs the answer, TorchScript does not: {what}", way) from None
+    kinds = list(steps(program.inlined_graph))
+    before = kinds[: [*kinds, "aten::wait"].index("aten::wait")].count("prim::fork")
+    if before < max(2, kinds.count("prim::fork")):
+        raise NotYet(f"{before or 'no'} task{'s' * (before != 1)} started before the first wait; all should.", hint)
+    if "aten::lstm" in kinds:
+        raise NotYet("an LSTM runs in the caller, outside of the tasks.", hint)
+    return program, kinds
+
+
+def expect_forked(answer: Any, argument: Any, plain: nn.Module, right: Callable[[Tensor], Tensor], hint: str) -> None:
+    """Require of ``answer(argument)``, with the weights of ``plain``, forks and the output that is ``right``."""
+    if not (isinstance(answer, type) and issubclass(answer, nn.Module)):
+        raise NotYet("the answer is not a class of Modules.", "Pass the class itself, not an instance of it.")
+    model, x = call(answer, argument, hint=hint), torch.randn(5, 2, 8)
+    call(model.load_state_dict, plain.state_dict(), hint=f"Make it a subclass of {type(plain).__name__}.")
+    with torch.no_grad():
+        program, _ = scripted(model, x, hint)
+        equal(result(program, x, hint=hint), right(x), "the output", hint)
+
+
+@check("20.1", "As many tasks as columns, and all of them start before the first wait.")
+def check_20_1(column_norms: Callable[[Tensor], Tensor]) -> None:
+    hint = "Fork `norm` with each column, `x[:, k]`, in one loop; keep the futures, and wait for them in a second loop."
+    x = torch.arange(28.0).reshape(4, 7)
+    program, _ = scripted(column_norms, x, hint)
+    equal(result(program, x, hint=hint), x.norm(dim=0), "the result for seven columns", hint, 1e-5)
+
+
+@check("20.2", "The caller draws, in a fixed order; the tasks only compute, in any order.")
+def check_20_2(noisy_pair: Callable[[Tensor], Tensor]) -> None:
+    x, hint = torch.arange(1.0, 6.0), "Draw `[2, len(x)]` numbers before you fork; give each task `x` and one row."
+    program, kinds = scripted(noisy_pair, x, hint)
+    if not any(word in kind for kind in kinds[: kinds.index("prim::fork")] for word in ("rand", "normal", "uniform")):
+        raise NotYet("the caller draws nothing before it forks. Which task draws first is left to the threads.", hint)
+    pairs = []
+    for seed, value in ((0, x), (1, x), (0, 11 * x)):
+        torch.manual_seed(seed)
+        pairs.append(result(program, value, hint=hint))
+    equal(getattr(pairs[0], "shape", None), torch.Size([2, 5]), "the shape of the result", hint)
+    if torch.equal(pairs[0], pairs[1]) or torch.equal(*pairs[0]):
+        raise NotYet("two seeds give the same noise, or both rows have the same.", f"{hint} Set no seed yourself.")
+    equal(pairs[2] - 10 * x, pairs[0], "the noise depends on `x`: the result", "Add the noise to `x`.", 1e-4)
+
+
+@check("20.3", "A scripted task's error comes as RuntimeError at wait, and a wait blocks no thread of the pool.")
+def check_20_3(true_statements: Any) -> None:
+    letters(true_statements, "acef", "For each statement there is a section above, with a cell that shows it.")
+
+
+@check("21.1", "The same weights in two modules, and the same output bit for bit.")
+def check_21_1(from_library: Callable[[nn.LSTM], nn.Module]) -> None:
+    hint = "Copy all four weights of each direction; the names of the backward one's end in `_reverse`."
+    library, x = nn.LSTM(16, 16, bidirectional=True), torch.randn(6, 2, 16)
+    model = result(from_library, deepcopy(library), hint=hint)
+    with torch.no_grad():
+        equal(result(model, x, hint=hint), library(x)[0], "the output of the new model", hint)
+
+
+@check("21.2", "At the source's size these are 168 billion, half of them in each direction.")
+def check_21_2(multiply_adds: Callable[[int, int, int, int], int]) -> None:
+    hint = "Two matrices of 4 * size rows and size columns; for each step, sequence, direction and model."
+    expect_cases(multiply_adds, [((1, 1, 1, 1), 16), ((3, 5, 7, 2), 23520), ((50, 50, 1024, 4), 167772160000)], hint)
+
+
+@check("22.1", "Only there does one direction start between the other's fork and its wait.")
+def check_22_1(overlapping: Any) -> None:
+    letters(overlapping, "bd", "Between a fork and its own wait, does anything start that takes long?")
+
+
+@check("22.2", "Both are tasks before anything waits, and no bit differs.")
+def check_22_2(both_forked: type[nn.Module]) -> None:
+    hint = "Fork `self.run_forward` and `self.run_backward`, then wait for both; the forward half comes first."
+    plain = BidirectionalLSTM(8)
+    expect_forked(both_forked, 8, plain, plain, hint)
+
+
+@check("23.1", "Order, gaps and intervals inside others change nothing.")
+def check_23_1(overlap: Callable[[list[tuple[float, float]]], float]) -> None:
+    hint = "Sort by start; only what lies beyond the latest end so far adds to the time in which any is busy."
+    shifted, gap, inside = [(0, 100), (50, 150)], [(200, 300), (0, 100), (0, 100)], [(0, 100), (10, 20), (30, 40)]
+    expect_cases(overlap, [((shifted,), 4 / 3), ((gap,), 1.5), ((inside,), 1.2)], hint, 1e-6)
+
+
+@check("23.2", "The less time a thread works alone, the nearer is the overlap to 2.")
+def check_23_2(alone_us: Callable[[Timeline], float]) -> None:
+    hint = "The work counts the time in which two threads are busy twice, the busy time counts it once."
+    for expected, a, b in ((100.0, (0, 100), (50, 150)), (200.0, (0, 100), (400, 500)), (250.0, (0, 300), (100, 150))):
+        spans = [Span("work", lane, start, end - start, "operator") for lane, (start, end) in (("a", a), ("b", b))]
+        value = result(alone_us, Timeline(spans, ["a", "b"]))
+        equal(value, expected, f"with one thread busy in {a} and the other in {b}, alone_us(trace)", hint, 1e-6)
+
+
+@check("24.1", "All models are tasks before anything waits, and a maximum is exact in any order.")
+def check_24_1(answer: type[nn.Module]) -> None:
+    hint = "Fork in one loop and append each future to a typed list; wait in a second loop, for the maximum so far."
+    nets = [BidirectionalLSTM(8) for _ in range(3)]
+    expect_forked(answer, deepcopy(nets), LSTMEnsemble(nets), lambda x: torch.stack([n(x) for n in nets]).amax(0), hint)
+
+
+@check("24.2", "The busiest thread decides. (Where threads share cores, they take turns, and the cores are the bound.)")
+def check_24_2(largest_speed_up: Callable[[int, int], float]) -> None:
+    hint = "How many tasks does the busiest thread run, one after another? Divide the number of tasks by that."
+    expect_cases(largest_speed_up, [((8, 4), 4.0), ((8, 16), 8.0), ((8, 3), 8 / 3), ((5, 2), 5 / 3)], hint, 1e-6)
+
+
+@check("25.1", "Each side had its own best setting, which is the only fair comparison.")
+def check_25_1(best_fork: Callable[[dict[str, dict[str, float]]], tuple[str, str, float]]) -> None:
+    hint = "Return the tuple (variant, setting, gain); the gain is the least unforked by the least forked time."
+    times = {"no fork": {"1/4": 8.0, "4/4": 2.0}, "models": {"1/4": 4.0, "4/4": 5.0}, "directions": {"2/2": 6.0}}
+    other = times | {"directions": {"2/2": 1.0}}
+    expect_cases(best_fork, [((times,), ("models", "1/4", 0.5)), ((other,), ("directions", "2/2", 2.0))], hint)
+
+
+@check("25.2", "Intra-op times inter-op never exceeds the cores.")
+def check_25_2(threads_for: Callable[[int, int], tuple[int, int]]) -> None:
+    hint = "Inter-op: one thread for each task, but not more than cores. Intra-op: what is left for each, at least 1."
+    expect_cases(threads_for, [((16, 8), (2, 8)), ((2, 8), (1, 2)), ((6, 4), (1, 4)), ((16, 1), (16, 1))], hint)
+
+
+class CountingPool(ThreadPoolExecutor):
+    """A pool that counts its tasks; ``early`` of them had been submitted when a result was first asked for."""
+
+    submitted = early = 0
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.submitted += 1
+        future = super().submit(function, *args, **kwargs)
+        wait = future.result
+
+        def result(timeout: float | None = None) -> Any:
+            self.early = self.early or self.submitted
+            return wait(timeout)
+
+        future.result = result
+        return future
+
+
+@check("26.1", "Eight tasks start before the first wait, none builds a graph, and no bit differs.")
+def check_26_1(run_directions: Callable[..., Tensor]) -> None:
+    hint = "Submit each `model.run_...` itself, not its result, and keep all futures before you ask one of them."
+    net, x, graphs = LSTMEnsemble([BidirectionalLSTM(4) for _ in range(4)]), torch.randn(3, 2, 4), []
+    with torch.no_grad(), CountingPool(8) as pool:
+        expected = net(x)
+        for lstm in [lstm for model in net.models for lstm in model.children()]:
+            lstm.register_forward_hook(lambda module, inputs, output: graphs.append(output[0].requires_grad))
+        output = result(run_directions, [*net.models], x, pool, hint=hint)
+    if (pool.early, pool.submitted) != (8, 8):
+        raise NotYet(f"{pool.early} tasks at the first wait, {pool.submitted} in all; there should be 8.", hint)
+    if any(graphs):
+        raise NotYet("a task builds a graph for gradients.", "`no_grad` does not reach a thread: set it in the task.")
+    equal(output, expected, "the result", "Concatenate the directions in dimension 2, and sum the models.")
+
+
+@check("26.2", "It agrees with nn.RNN, and vmap runs three networks as one.")
+def check_26_2(rnn: Callable[..., Tensor]) -> None:
+    hint = "Begin with zeros of shape [B, H]. Stack a list of the states: vmap refuses to write them into a tensor."
+    networks, x = [nn.RNN(3, 5) for _ in range(3)], torch.randn(7, 2, 3)
+    weights = [torch.stack(same).detach() for same in zip(*(net.parameters() for net in networks), strict=True)]
+    right = torch.stack([network(x)[0] for network in networks]).detach()
+    equal(result(rnn, x, *(weight[0] for weight in weights)), right[0], "rnn(x, ...)", hint, 1e-5)
+    together = call(torch.func.vmap(rnn, in_dims=(None, 0, 0, 0, 0)), x, *weights, hint=hint)
+    equal(together, right, "rnn under vmap", hint, 1e-5)

@@ -1,0 +1,541 @@
+"""The checks of notebooks 00 to 06: right answers pass, plausible wrong ones get a verdict that names their fault."""
+
+from __future__ import annotations
+
+import copy
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from tutorial_utils import cuda_stand_in, exercises
+from tutorial_utils.exercises import part1
+
+
+def stub(*arguments):
+    """What a learner finds."""
+    ...
+
+
+def raises(*arguments):
+    raise KeyError("the answer's own error")
+
+
+# 00.1: replay_for(graph, x, y, numbers)
+
+
+def replay_for(graph, x, y, numbers):
+    return [(x.fill_(number), graph.replay(), y.item())[-1] for number in numbers]
+
+
+def replay_for_moved_name(graph, x, y, numbers):
+    values = []
+    for number in numbers:
+        x = torch.tensor(number)  # noqa: F841  the mistake
+        graph.replay()
+        values.append(y.item())
+    return values
+
+
+# 01.2: mean_loss(step, steps)
+
+
+def mean_loss(step, steps):
+    total = 0.0
+    for _ in range(steps):
+        total += step().detach()
+    return (total / steps).item()
+
+
+def mean_loss_with_loop_variable(step, steps):
+    total = torch.zeros(())
+    for _ in range(steps):
+        loss = step()
+        total += loss.detach()
+    return float(total) / steps
+
+
+def mean_loss_with_graphs(step, steps):
+    total = 0.0
+    for _ in range(steps):
+        total += step()
+    return (total / steps).item()
+
+
+# 02.1: refill_both(static_images, static_targets, images, targets)
+
+
+BOTH = ("images", "targets")
+
+
+def refill_both(static_images, static_targets, images, targets, shapes=BOTH, dtypes=BOTH):
+    for name, batch, buffer in (("images", images, static_images), ("targets", targets, static_targets)):
+        if name in shapes and batch.shape != buffer.shape or name in dtypes and batch.dtype != buffer.dtype:
+            raise ValueError(name)
+    static_images.copy_(images)
+    static_targets.copy_(targets)
+
+
+def refill_by_data(static_images, static_targets, images, targets):
+    if images.shape != static_images.shape or targets.shape != static_targets.shape:
+        raise ValueError("shape")
+    static_images.data, static_targets.data = images, targets
+
+
+def refill_by_name(static_images, static_targets, images, targets):
+    static_images, static_targets = images, targets  # noqa: F841  the mistake
+
+
+def refill_asserted(static_images, static_targets, images, targets):
+    assert images.shape == static_images.shape and targets.shape == static_targets.shape
+    refill_both(static_images, static_targets, images, targets)
+
+
+def refill_in_turn(static_images, static_targets, images, targets):
+    for batch, buffer in ((images, static_images), (targets, static_targets)):
+        if batch.shape != buffer.shape or batch.dtype != buffer.dtype:
+            raise ValueError("shape")
+        buffer.copy_(batch)
+
+
+# 02.2: update(mean, loss)
+
+
+def update_under_no_grad(mean, loss):
+    with torch.no_grad():
+        mean += 0.1 * (loss - mean)
+
+
+def update_by_data(mean, loss):
+    mean.data = 0.9 * mean + 0.1 * loss.detach()
+
+
+# 03.1: restore(net, optimizer, snapshot)
+
+
+def restore(net, optimizer, snapshot, **options):
+    net.load_state_dict(snapshot, **options)
+    for state in optimizer.state.values():
+        state["momentum_buffer"].zero_()
+
+
+def restore_parameters(net, optimizer, snapshot):
+    restore(net, optimizer, net.state_dict() | {name: snapshot[name] for name, _ in net.named_parameters()})
+
+
+def restore_by_data(net, optimizer, snapshot):
+    restore(net, optimizer, snapshot | {name: p.detach().clone() for name, p in net.named_parameters()})
+    for name, parameter in net.named_parameters():
+        parameter.data = snapshot[name]
+
+
+def restore_with_new_momentum(net, optimizer, snapshot):
+    net.load_state_dict(snapshot)
+    for state in optimizer.state.values():
+        state["momentum_buffer"] = torch.zeros_like(state["momentum_buffer"])
+
+
+# 04.2: capture_scaling(cuda, static_x); every variant captures the product of what `make` returns
+
+
+def scaling(make, returns=lambda graph, factor, scaled: (graph, factor, scaled)):
+    def capture_scaling(cuda, static_x):
+        factor, left, right = make(static_x)
+        graph = cuda.CUDAGraph()
+        with cuda.graph(graph):
+            scaled = (left() if callable(left) else left) * (right() if callable(right) else right)
+        return returns(graph, factor, scaled)
+
+    return capture_scaling
+
+
+def right_factors(static_x):
+    factor = torch.ones(())
+    return factor, static_x, factor
+
+
+def baked_in(static_x):
+    factor = torch.ones(())
+    return factor, static_x, factor.item()
+
+
+def read_in_the_capture(static_x):
+    factor = torch.ones(())
+    return factor, static_x, factor.item
+
+
+def a_copy_of_x(static_x):
+    factor = torch.ones(())
+    return factor, static_x.clone(), factor
+
+
+def factor_made_in_the_capture(cuda, static_x):
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph):
+        factor = torch.ones(())
+        scaled = static_x * factor
+    graph.replay()
+    return graph, factor, scaled
+
+
+# 05.1: replay_all(graph, static_input, static_result, inputs)
+
+
+def replay_all(graph, static_input, static_result, inputs, keep=torch.Tensor.clone, join=torch.stack):
+    results = []
+    for tensor in inputs:
+        static_input.copy_(tensor)
+        graph.replay()
+        results.append(keep(static_result))
+    return join(results)
+
+
+def replay_too_early(graph, static_input, static_result, inputs):
+    results = []
+    for tensor in inputs:
+        graph.replay()
+        static_input.copy_(tensor)
+        results.append(static_result.clone())
+    return torch.stack(results)
+
+
+# 05.2: capture_predictions(cuda, net, static_images)
+
+
+def capture_predictions(cuda, net, static_images, mode=False, after=True, net_of=None, images_of=None):
+    used, images = net_of(net) if net_of else net, images_of(static_images) if images_of else static_images
+    used.train(mode)
+    graph = cuda.CUDAGraph()
+    with torch.no_grad(), cuda.graph(graph):
+        predictions = used(images).argmax(dim=1)
+    net.train(after)
+    return graph, predictions
+
+
+def capture_probabilities(cuda, net, static_images):
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph):
+        predictions = net.eval()(static_images)
+    net.train()
+    return graph, predictions
+
+
+# 06.1: first_steps(expected, actual)
+
+
+def first_steps(expected, actual, differs=None, count_from=1):
+    differs = differs or (lambda a, b: a.view(torch.int32) != b.view(torch.int32))
+    steps = {}
+    for name in expected:
+        wrong = differs(expected[name], actual[name])
+        wrong = wrong.reshape(len(wrong), -1).any(dim=1).nonzero()
+        steps[name] = wrong[0].item() + count_from if len(wrong) else None
+    return steps
+
+
+def first_steps_of_matrices(expected, actual):
+    return {name: (expected[name].view(torch.int32) != actual[name]).flatten(1) for name in expected}
+
+
+# 06.2: make_optimizer(net)
+
+
+def sgd(lr, momentum=0.5, **options):
+    return lambda net: torch.optim.SGD(net.parameters(), lr=lr() if callable(lr) else lr, momentum=momentum, **options)
+
+
+def rate():
+    return torch.tensor(0.01)
+
+
+RIGHT = [
+    ("00.1", replay_for),
+    ("01.1", lambda host_us, kernel_us: max(host_us, kernel_us) / kernel_us),
+    ("01.1", lambda host_us, kernel_us: max(1, host_us / kernel_us)),
+    ("01.2", mean_loss),
+    ("01.2", mean_loss_with_loop_variable),
+    ("01.2", lambda step, steps: torch.stack([step().detach() for _ in range(steps)]).mean().item()),
+    ("02.1", refill_both),
+    ("02.2", lambda mean, loss: mean.mul_(0.9).add_(loss.detach(), alpha=0.1)),
+    ("02.2", lambda mean, loss: mean.lerp_(loss.detach(), 0.1)),
+    ("02.2", update_under_no_grad),
+    ("02.3", {"b", "d", "f"}),
+    ("02.3", ["F", "D", "B"]),
+    ("02.3", "b, d, f"),
+    ("03.1", restore),
+    ("03.2", lambda start: start),
+    ("04.1", {"b", "c", "f"}),
+    ("04.1", "BCF"),
+    ("04.2", scaling(right_factors)),
+    ("04.2", scaling(lambda static_x: (factor := torch.ones(()), factor, static_x))),
+    ("05.1", replay_all),
+    ("05.1", lambda graph, x, y, inputs: replay_all(graph, x, y, inputs, join=lambda all: torch.cat(all).view(-1, 3))),
+    ("05.2", capture_predictions),
+    ("06.1", first_steps),
+    ("06.2", sgd(rate, fused=True)),
+]
+
+WRONG = [
+    ("00.1", replay_for_moved_name, r"list is \[1.0, 1.0, 1.0\].*Hint:.*`x = ...` only moves the name"),
+    ("00.1", lambda graph, x, y, numbers: [2.0, 4.0, 6.0], "which is not right.*replay, then append"),
+    ("00.1", lambda graph, x, y, numbers: [2.0 * n for n in numbers], "with the check's graph"),
+    ("00.1", lambda graph, x, y, numbers: [(x.fill_(n), graph.replay(), y)[-1] for n in numbers], r"`y.item\(\)`"),
+    ("00.1", lambda graph, x, y, numbers: [(graph.replay(), x.fill_(n), y.item())[-1] for n in numbers], "not right"),
+    ("00.1", lambda graph, x, y, numbers: torch.tensor([2.0, 5.0, 10.0]), "not right"),
+    ("01.1", lambda host_us, kernel_us: host_us / kernel_us, r"largest_gain\(100, 400\) is 0.25.*the larger"),
+    ("01.1", lambda host_us, kernel_us: (host_us + kernel_us) / kernel_us, r"largest_gain\(2000, 200\) is 11"),
+    ("01.1", lambda host_us, kernel_us: kernel_us / max(host_us, kernel_us), "is 0.1.*it takes the kernels' time"),
+    ("01.1", lambda host_us, kernel_us: host_us / 0, "raised ZeroDivisionError in the line `.*host_us / 0"),
+    ("01.1", 10.0, "of type float; it should be a function"),
+    ("01.2", mean_loss_with_graphs, "3 steps' autograd graphs were kept.*detach"),
+    ("01.2", lambda step, steps: torch.stack([step() for _ in range(steps)]).mean().item(), "graphs were kept"),
+    ("01.2", lambda step, steps: sum(step().item() for _ in range(steps)) / steps, "read 4 times.*after the loop"),
+    ("01.2", lambda step, steps: sum(float(step().detach()) for _ in range(steps)) / steps, "read 4 times"),
+    ("01.2", lambda step, steps: sum(step().detach() for _ in range(steps)) / steps, "read 0 times"),
+    ("01.2", lambda step, steps: sum(step().detach() for _ in range(steps)).item(), "divide by `steps`"),
+    ("01.2", lambda step, steps: step().item(), "the mean of 3, 2, 1 and 0.5 is 3.0"),
+    ("02.1", refill_by_name, "not at the addresses.*`=` moves a name"),
+    ("02.1", refill_by_data, "not at the addresses.*`.data` exchanges the memory"),
+    ("02.1", lambda *all: all[0].copy_(all[2]), "not at the addresses of both buffers"),
+    ("02.1", lambda *all: (all[0].copy_(all[2]), all[1].copy_(all[3])), "a short batch does not raise ValueError"),
+    ("02.1", lambda *all: refill_both(*all, shapes=()), "a short batch does not raise ValueError"),
+    (
+        "02.1",
+        lambda *all: refill_both(*all, shapes=("images",)),
+        "a single target does not raise.*repeats a single row",
+    ),
+    (
+        "02.1",
+        lambda *all: refill_both(*all, dtypes=()),
+        "a batch with float targets does not raise ValueError.*cuts 2.9 to 2.*dtypes",
+    ),
+    ("02.1", lambda *all: refill_both(*all, shapes=("targets",)), "a single image does not raise ValueError"),
+    ("02.1", lambda *all: refill_both(*all, dtypes=("targets",)), "a float64 batch does not raise ValueError"),
+    ("02.1", refill_asserted, "a short batch does not raise ValueError"),
+    ("02.1", refill_in_turn, "a single target: refused too late.*Compare all, then copy"),
+    ("02.2", lambda mean, loss: 0.9 * mean + 0.1 * loss.detach(), "address of `mean` is 2.0.*`mean = ...`"),
+    ("02.2", update_by_data, "address of `mean` is 2.0.*`mean.data = ...` go elsewhere"),
+    ("02.2", lambda mean, loss: mean.mul_(0.9).add_(loss, alpha=0.1), r"keeps the autograd graph.*loss.detach\(\)"),
+    ("02.2", lambda mean, loss: mean.copy_(0.9 * mean + 0.1 * loss), "keeps the autograd graph of every step"),
+    ("02.2", lambda mean, loss: mean.fill_(0.9 * mean.item() + 0.1 * loss.item()), "read a value, which no captured"),
+    ("02.2", lambda mean, loss: mean.mul_(0.1).add_(loss.detach(), alpha=0.9), "which is not right"),
+    ("02.3", {"a", "b", "d", "f"}, "1 of the letters is missing or too much.*Ask of each line"),
+    ("02.3", {"b", "d"}, "1 of the letters"),
+    ("02.3", ["a", "C", "e"], "6 of the letters are"),
+    ("02.3", set(), "the set is empty"),
+    ("02.3", 3, "should be a set of letters"),
+    ("03.1", lambda *all: restore(*all, assign=True), "`0.weight` is not restored at its address.*without `assign`"),
+    ("03.1", restore_by_data, "`0.weight` is not restored at its address"),
+    ("03.1", restore_parameters, "`1.running_mean` is not restored.*parameters and buffers"),
+    ("03.1", lambda net, opt, snapshot: restore(copy.deepcopy(net), opt, snapshot), "`0.weight` is not restored"),
+    ("03.1", lambda net, opt, snapshot: net.load_state_dict(snapshot), "a momentum buffer is not zero.*zero_"),
+    (
+        "03.1",
+        lambda net, opt, s: (net.load_state_dict(s), opt.state.clear()),
+        "a momentum buffer is not zero at its address",
+    ),
+    ("03.1", restore_with_new_momentum, "a momentum buffer is not zero at its address"),
+    ("03.2", lambda start: start - 1, r"warm_ups_needed\(3\) is 2.*Which branch"),
+    ("03.2", lambda start: start + 1, r"warm_ups_needed\(3\) is 4.*Would fewer steps do"),
+    ("03.2", lambda start: 3, r"warm_ups_needed\(1\) is 3"),
+    ("03.2", lambda start: max(start, 3), r"warm_ups_needed\(1\) is 3"),
+    ("04.1", {"b", "c", "e", "f"}, "1 of the letters is.*no Python"),
+    ("04.1", {"b", "c"}, "1 of the letters is"),
+    ("04.1", list("abcdefg"), "4 of the letters are"),
+    ("04.2", scaling(lambda static_x: (1.0, static_x, 1.0)), "`factor` is of type float; it should be a torch.Tensor"),
+    (
+        "04.2",
+        scaling(lambda static_x: (torch.ones(1), static_x, torch.ones(1))),
+        "`factor` is wrong.*before the capture|Make it first",
+    ),
+    ("04.2", scaling(lambda static_x: (torch.tensor(1), static_x, 1)), "`factor` is wrong"),
+    ("04.2", scaling(baked_in), r"after a change of `factor` is wrong.*a number is baked in"),
+    ("04.2", scaling(read_in_the_capture), "raised AcceleratorError.*operations on tensors"),
+    ("04.2", factor_made_in_the_capture, "after a change of `factor` is wrong.*Make `factor` first"),
+    ("04.2", scaling(a_copy_of_x), "after a change of `static_x` is wrong.*`static_x` itself"),
+    ("04.2", scaling(right_factors, lambda *all: all[:2]), "does not return `graph, factor, scaled`"),
+    ("04.2", scaling(right_factors, lambda *all: all[::-1]), r"`graph` is a `cuda.CUDAGraph\(\)`"),
+    ("05.1", lambda *all: replay_all(*all, keep=lambda result: result), "what it returns is wrong.*then clone"),
+    ("05.1", replay_too_early, "what it returns is wrong.*Refill, replay, then clone"),
+    ("05.1", lambda *all: torch.stack(all[3]) * 2, "what it returns is wrong"),
+    ("05.1", lambda *all: replay_all(*all, join=list), "is of type list; it should be a torch.Tensor.*torch.stack"),
+    ("05.1", lambda *all: replay_all(*all, keep=torch.Tensor.tolist, join=torch.tensor), "the host read a value"),
+    (
+        "05.1",
+        lambda *all: replay_all(*all, keep=lambda r: torch.tensor([v.item() for v in r])),
+        "the host read a value",
+    ),
+    ("05.2", lambda *all: capture_predictions(*all, mode=True), r"what it predicts is wrong.*net.eval\(\).*before"),
+    ("05.2", capture_probabilities, "what it predicts is wrong.*argmax"),
+    ("05.2", lambda *all: capture_predictions(*all, after=False), r"in evaluation mode.*net.train\(\)"),
+    ("05.2", lambda *all: capture_predictions(*all, net_of=copy.deepcopy), "with new images and weights.*themselves"),
+    ("05.2", lambda *all: capture_predictions(*all, images_of=torch.clone), "with new images and weights.*themselves"),
+    ("05.2", lambda *all: capture_predictions(*all)[1], "does not return `graph, static_predictions`"),
+    ("06.1", lambda *all: first_steps(*all, differs=torch.ne), "the step of `loss` is 1.*Compare bits"),
+    ("06.1", lambda *all: first_steps(*all, differs=lambda a, b: ~torch.isclose(a, b)), "the step of `weight` is None"),
+    ("06.1", lambda *all: first_steps(*all, differs=lambda a, b: (a - b).abs() > 0), "the step of `loss` is None"),
+    ("06.1", lambda *all: first_steps(*all, count_from=0), "the step of `weight` is 2.*Count from 1"),
+    ("06.1", lambda *all: {"weight": 3}, "the step of `loss` is 'missing'"),
+    ("06.1", lambda *all: 2, "does not return a dictionary"),
+    ("06.1", first_steps_of_matrices, "raised IndexError in the line `return"),
+    ("06.2", sgd(0.01), "the learning rate is of type float; it should be a torch.Tensor.*Make `lr` a float32"),
+    ("06.2", sgd(0.01, fused=True), "the learning rate is of type float"),
+    ("06.2", sgd(rate), "only a fused SGD reads.*fused=True"),
+    ("06.2", sgd(lambda: torch.tensor(0.1), fused=True), "the learning rate is wrong"),
+    ("06.2", sgd(rate, momentum=0.0, fused=True), "the momentum is 0.0.*Keep SGD"),
+    ("06.2", lambda net: torch.optim.Adam(net.parameters(), lr=rate(), fused=True), "the momentum is None"),
+    ("06.2", lambda net: net.parameters(), "the learning rate is of type NoneType"),
+]
+FUNCTIONS = ["00.1", "01.1", "01.2", "02.1", "02.2", "03.1", "03.2", "04.2", "05.1", "05.2", "06.1", "06.2"]
+WRONG += [
+    (number, raises, "`raises` raised KeyError in the line `raise KeyError") for number in FUNCTIONS if number != "02.1"
+]
+WRONG += [("02.1", raises, "raised KeyError")]
+WRONG += [(number, stub, "Hint: ") for number in FUNCTIONS]
+WRONG += [(number, ..., "there is no answer yet.*in the place of the `...`") for number in ("02.3", "04.1")]
+
+
+def check_of(number):
+    return getattr(exercises, "check_" + number.replace(".", "_"))
+
+
+@pytest.mark.parametrize(("number", "answer"), RIGHT)
+def test_a_right_answer_is_correct(number, answer, capsys):
+    check_of(number)(answer)
+    assert re.fullmatch(rf"Exercise {number}: correct\. \S.+\.\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(("number", "answer", "phrase"), WRONG)
+def test_a_wrong_answer_is_not_yet(number, answer, phrase, capsys):
+    check_of(number)(answer)
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"Exercise {number}: not yet: ")
+    assert re.search(phrase, printed, re.DOTALL), printed
+
+
+def test_every_check_has_right_answers_and_at_least_three_wrong_ones():
+    numbers = {name.removeprefix("check_").replace("_", ".") for name in vars(part1) if name.startswith("check_")}
+    assert len(numbers) == 14 and numbers == {number for number, _ in RIGHT}
+    assert all(sum(wrong[0] == number for wrong in WRONG) >= 4 for number in numbers)
+
+
+@pytest.mark.parametrize(("number", "answer"), [*RIGHT, *((number, stub) for number in FUNCTIONS)])
+def test_a_check_leaves_generator_and_answer_as_they_were(number, answer, capsys):
+    state, before = torch.get_rng_state(), copy.copy(answer)
+    check_of(number)(answer)
+    assert torch.equal(torch.get_rng_state(), state) and answer == before
+
+
+def test_no_letter_is_given_away(capsys):
+    for check in (exercises.check_02_3, exercises.check_04_1):
+        check({"g"})
+        assert not re.search(r"\b[a-g]\b(?! set)", capsys.readouterr().out.partition("Hint")[0].partition("not yet")[2])
+
+
+@pytest.mark.parametrize("number", FUNCTIONS)
+def test_an_error_of_the_check_itself_is_raised(number, monkeypatch):
+    def broken(*arguments, **options):
+        raise LookupError("a fault of the check")
+
+    for name in ("call", "result"):
+        monkeypatch.setattr(part1, name, broken)
+    with pytest.raises(LookupError, match="a fault of the check"):
+        check_of(number)(stub)
+
+
+# The answers of 02.3, 03.2 and 04.1, found by running them on the stand-in.
+
+
+def capture(function):
+    graph = cuda_stand_in.CUDAGraph()
+    with cuda_stand_in.graph(graph):
+        return graph, function()
+
+
+def test_02_3_is_what_a_replay_sees(capsys):
+    lines = ["static_x = y", "static_x[:] = y", "static_x = static_x + 1", "static_x += 1", "static_x.data = y"]
+    seen = set()
+    for letter, line in zip("abcdef", [*lines, "static_x.view(-1)[0] = 7"], strict=True):
+        names = {"static_x": torch.ones(4), "y": torch.full((4,), 5.0)}
+        memory = names["static_x"].detach()  # stays allocated when the name goes elsewhere
+        graph, result = capture(lambda names=names: names["static_x"] * 2)
+        graph.replay()
+        exec(line, names)
+        graph.replay()
+        if not torch.equal(result, torch.full((4,), 2.0)):
+            seen.add(letter)
+        del memory
+    exercises.check_02_3(seen)
+    assert "correct" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("start", [1, 3])
+@pytest.mark.parametrize("warm_ups", range(5))
+def test_03_2_is_what_a_capture_records(start, warm_ups):
+    def run(replayed):
+        weight, steps, means = torch.ones(3), [], []
+
+        def step():
+            weight.add_(1)
+            steps.append(None)
+            if len(steps) == start:
+                means.append(weight.clone())
+            elif len(steps) > start:
+                means[0].lerp_(weight, 0.1)
+
+        for _ in range(warm_ups):
+            step()
+        step = capture(step)[0].replay if replayed else step
+        for _ in range(6):
+            step()
+        return torch.cat(means) if means else weight
+
+    assert torch.equal(run(True), run(False)) == (warm_ups >= start)
+
+
+def test_04_1_is_what_each_replay_repeats(capsys):
+    static_x, running_mean, calls, history = torch.ones(3), torch.zeros(()), [], []
+
+    def step():
+        calls.append("a")
+        static_x.mul_(1.01)
+        total = static_x.sum()
+        if len(calls) > 5:
+            total = total * 2
+        history.append(total)
+        running_mean.lerp_(total, 0.1)
+        print("total computed")
+
+    graph, _ = capture(step)
+    values = []
+    for _ in range(10):
+        graph.replay()
+        values.append((static_x[0].item(), history[0].item(), running_mean.item()))
+    assert len(calls) == len(history) == 1 and capsys.readouterr().out == "total computed\n"
+    assert all(len(set(column)) == 10 for column in zip(*values, strict=True))  # b, c and f
+    assert values[-1][1] == pytest.approx(3 * 1.01**10)  # without d
+
+
+def test_the_solution_of_06_2_follows_its_scheduler():
+    def train(make, captured):
+        torch.manual_seed(0)
+        net, x = nn.Linear(4, 3), torch.randn(8, 4)
+        optimizer = make(net)
+        scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2], gamma=0.1)
+
+        def step():
+            optimizer.zero_grad(set_to_none=True)
+            net(x).square().sum().backward()
+            optimizer.step()
+
+        step()
+        replay = capture(step)[0].replay if captured else step
+        for _ in range(4):
+            replay()
+            scheduler.step()
+        return net.weight.detach()
+
+    eager = train(sgd(0.01), captured=False)
+    torch.testing.assert_close(train(sgd(rate, fused=True), captured=True), eager)
+    assert not torch.allclose(train(sgd(0.01), captured=True), eager)
