@@ -63,6 +63,25 @@ def mean_loss_with_graphs(step, steps):
     return (total / steps).item()
 
 
+def mean_loss_copied(step, steps):
+    return torch.stack([step().detach() for _ in range(steps)]).mean().cpu().item()
+
+
+def mean_loss_without_gradients(step, steps):
+    with torch.no_grad():
+        return sum(step() for _ in range(steps)).item() / steps
+
+
+def mean_loss_printed(step, steps):
+    losses = [step().detach() for _ in range(steps)]
+    _ = f"first loss {losses[0]:.3f}"
+    return torch.stack(losses).mean().item()
+
+
+def mean_loss_of_a_list(step, steps):
+    return torch.tensor([step().detach() for _ in range(steps)]).mean().item()
+
+
 # 02.1: refill_both(static_images, static_targets, images, targets)
 
 
@@ -73,6 +92,15 @@ def refill_both(static_images, static_targets, images, targets, shapes=BOTH, dty
     for name, batch, buffer in (("images", images, static_images), ("targets", targets, static_targets)):
         if name in shapes and batch.shape != buffer.shape or name in dtypes and batch.dtype != buffer.dtype:
             raise ValueError(name)
+    static_images.copy_(images)
+    static_targets.copy_(targets)
+
+
+def refill_by_length(static_images, static_targets, images, targets):
+    if len(images) != len(static_images) or len(targets) != len(static_targets):
+        raise ValueError("length")
+    if images.dtype != static_images.dtype or targets.dtype != static_targets.dtype:
+        raise ValueError("dtype")
     static_images.copy_(images)
     static_targets.copy_(targets)
 
@@ -254,6 +282,7 @@ RIGHT = [
     ("01.1", lambda host_us, kernel_us: max(host_us, kernel_us) / kernel_us),
     ("01.1", lambda host_us, kernel_us: max(1, host_us / kernel_us)),
     ("01.2", mean_loss),
+    ("01.2", mean_loss_copied),
     ("01.2", mean_loss_with_loop_variable),
     ("01.2", lambda step, steps: torch.stack([step().detach() for _ in range(steps)]).mean().item()),
     ("02.1", refill_both),
@@ -277,12 +306,17 @@ RIGHT = [
 ]
 
 WRONG = [
+    ("01.2", mean_loss_without_gradients, "does not require grad"),
+    ("01.2", mean_loss_printed, "the host read 2 times"),
+    ("01.2", mean_loss_of_a_list, "the host read 5 times"),
+    ("02.1", lambda a, b, x, y: refill_by_length(a, b, x, y), "images of one row does not raise"),
     ("00.1", replay_for_moved_name, r"list is \[1.0, 1.0, 1.0\].*Hint:.*`x = ...` only moves the name"),
+    ("00.1", lambda graph, x, y, numbers: [torch.ones(2)] * 3, "not right"),
     ("00.1", lambda graph, x, y, numbers: [2.0, 4.0, 6.0], "which is not right.*replay, then append"),
     ("00.1", lambda graph, x, y, numbers: [2.0 * n for n in numbers], "with the check's graph"),
     ("00.1", lambda graph, x, y, numbers: [(x.fill_(n), graph.replay(), y)[-1] for n in numbers], r"`y.item\(\)`"),
     ("00.1", lambda graph, x, y, numbers: [(graph.replay(), x.fill_(n), y.item())[-1] for n in numbers], "not right"),
-    ("00.1", lambda graph, x, y, numbers: torch.tensor([2.0, 5.0, 10.0]), "not right"),
+    ("00.1", lambda graph, x, y, numbers: torch.tensor([2.0, 4.0, 6.0]), "not right"),
     ("01.1", lambda host_us, kernel_us: host_us / kernel_us, r"largest_gain\(100, 400\) is 0.25.*the larger"),
     ("01.1", lambda host_us, kernel_us: (host_us + kernel_us) / kernel_us, r"largest_gain\(2000, 200\) is 11"),
     ("01.1", lambda host_us, kernel_us: kernel_us / max(host_us, kernel_us), "is 0.1.*it takes the kernels' time"),
@@ -310,7 +344,7 @@ WRONG = [
         lambda *all: refill_both(*all, dtypes=()),
         "a batch with float targets does not raise ValueError.*cuts 2.9 to 2.*dtypes",
     ),
-    ("02.1", lambda *all: refill_both(*all, shapes=("targets",)), "a single image does not raise ValueError"),
+    ("02.1", lambda *all: refill_both(*all, shapes=("targets",)), "images of one row does not raise ValueError"),
     ("02.1", lambda *all: refill_both(*all, dtypes=("targets",)), "a float64 batch does not raise ValueError"),
     ("02.1", refill_asserted, "a short batch does not raise ValueError"),
     ("02.1", refill_in_turn, "a single target: refused too late.*Compare all, then copy"),
@@ -343,7 +377,7 @@ WRONG = [
     ("04.1", {"b", "c", "e", "f"}, "1 of the letters is.*no Python"),
     ("04.1", {"b", "c"}, "1 of the letters is"),
     ("04.1", list("abcdefg"), "4 of the letters are"),
-    ("04.2", scaling(lambda static_x: (1.0, static_x, 1.0)), "`factor` is of type float; it should be a torch.Tensor"),
+    ("04.2", scaling(lambda static_x: (1.0, static_x, 1.0)), "`factor` is of type float, not a torch.Tensor"),
     (
         "04.2",
         scaling(lambda static_x: (torch.ones(1), static_x, torch.ones(1))),
@@ -359,7 +393,7 @@ WRONG = [
     ("05.1", lambda *all: replay_all(*all, keep=lambda result: result), "what it returns is wrong.*then clone"),
     ("05.1", replay_too_early, "what it returns is wrong.*Refill, replay, then clone"),
     ("05.1", lambda *all: torch.stack(all[3]) * 2, "what it returns is wrong"),
-    ("05.1", lambda *all: replay_all(*all, join=list), "is of type list; it should be a torch.Tensor.*torch.stack"),
+    ("05.1", lambda *all: replay_all(*all, join=list), "is of type list, not a torch.Tensor.*torch.stack"),
     ("05.1", lambda *all: replay_all(*all, keep=torch.Tensor.tolist, join=torch.tensor), "the host read a value"),
     (
         "05.1",
@@ -379,7 +413,7 @@ WRONG = [
     ("06.1", lambda *all: {"weight": 3}, "the step of `loss` is 'missing'"),
     ("06.1", lambda *all: 2, "does not return a dictionary"),
     ("06.1", first_steps_of_matrices, "raised IndexError in the line `return"),
-    ("06.2", sgd(0.01), "the learning rate is of type float; it should be a torch.Tensor.*Make `lr` a float32"),
+    ("06.2", sgd(0.01), "the learning rate is of type float, not a torch.Tensor.*Make `lr` a float32"),
     ("06.2", sgd(0.01, fused=True), "the learning rate is of type float"),
     ("06.2", sgd(rate), "only a fused SGD reads.*fused=True"),
     ("06.2", sgd(lambda: torch.tensor(0.1), fused=True), "the learning rate is wrong"),
@@ -393,7 +427,7 @@ WRONG += [
 ]
 WRONG += [("02.1", raises, "raised KeyError")]
 WRONG += [(number, stub, "Hint: ") for number in FUNCTIONS]
-WRONG += [(number, ..., "there is no answer yet.*in the place of the `...`") for number in ("02.3", "04.1")]
+WRONG += [(number, ..., "there is no answer yet.*above the check") for number in ("02.3", "04.1")]
 
 
 def check_of(number):

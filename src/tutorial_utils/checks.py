@@ -5,6 +5,7 @@ An error of the answer itself becomes a "not yet"; an error in a check stays an 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import traceback
@@ -15,15 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-TORCH = str(Path(torch.__file__).parent)
+HIDDEN = str(Path(torch.__file__).parent), str(Path(__file__).parent)
 
 
 class NotYet(Exception):
-    """What an answer still lacks, and a hint."""
+    """Its arguments are what an answer still lacks, and a hint, which may be empty."""
 
-    def __init__(self, what: str, hint: str = "") -> None:
-        super().__init__(what)
-        self.hint = hint
+
+def require(right: Any, what: str, hint: str) -> None:
+    """Raise :class:`NotYet` unless something is right."""
+    if not right:
+        raise NotYet(what, hint)
 
 
 def check(number: str, correct: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -38,13 +41,12 @@ def check(number: str, correct: str) -> Callable[[Callable[..., None]], Callable
         def verdict(*answers: Any) -> None:
             try:
                 with torch.random.fork_rng(devices=range(torch.cuda.device_count())):  # named: several GPUs would warn
-                    if any(answer is None or answer is Ellipsis for answer in answers):
-                        raise NotYet("there is no answer yet.", "Write yours in the place of the `...`.")
+                    given = all(answer is not None and answer is not Ellipsis for answer in answers)
+                    require(given, "there is no answer yet.", "Write it in this cell, above the check.")
                     function(*answers)
             except NotYet as not_yet:
-                print(f"Exercise {number}: not yet: {not_yet}")
-                if not_yet.hint:
-                    print(f"  Hint: {not_yet.hint}")
+                what, hint = not_yet.args
+                print(f"Exercise {number}: not yet: {what}" + f"\n  Hint: {hint}" * bool(hint))
             else:
                 print(f"Exercise {number}: correct. {correct}")
 
@@ -56,12 +58,13 @@ def check(number: str, correct: str) -> Callable[[Callable[..., None]], Callable
 def call(answer: Callable[..., Any], *arguments: Any, hint: str = "") -> Any:
     """Return ``answer(*arguments)``. :class:`NotYet` where the answer cannot be called, or raises."""
     name = getattr(answer, "__name__", type(answer).__name__)
-    if not callable(answer):
-        raise NotYet(f"the answer is of type {name}; it should be a function.", hint)
+    require(callable(answer), f"the answer is of type {type(answer).__name__}; it should be a function.", hint)
     try:
         return answer(*arguments)
     except Exception as error:
-        frames = [f for f in traceback.extract_tb(error.__traceback__)[1:] if not f.filename.startswith(TORCH)]
+        if "previous error during capture" in str(error):
+            error = error.__context__ or error  # read the first error, not the one that surfaces
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(HIDDEN)]
         line = f" in the line `{frames[0].line}`" if frames and frames[0].line else ""
         raise NotYet(f"`{name}` raised {type(error).__name__}{line}: {first_line(error)}", hint) from None
 
@@ -69,16 +72,17 @@ def call(answer: Callable[..., Any], *arguments: Any, hint: str = "") -> Any:
 def result(answer: Callable[..., Any], *arguments: Any, hint: str = "") -> Any:
     """As :func:`call`, for an answer that must return something."""
     value = call(answer, *arguments, hint=hint)
-    if value is None or value is Ellipsis:
-        name = getattr(answer, "__name__", "the answer")
-        raise NotYet(f"`{name}` returns nothing yet.", hint or "End it with `return` and your result.")
+    name = getattr(answer, "__name__", type(answer).__name__)
+    hint = hint or "End it with `return` and your result."
+    require(value is not None and value is not Ellipsis, f"`{name}` returns nothing yet.", hint)
     return value
 
 
 def first_line(error: BaseException) -> str:
     """What an error says, in one line; TorchScript puts a traceback before its message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["it says no more"]
-    return lines[-1].removeprefix("RuntimeError: ") if "TorchScript interpreter" in lines[0] else lines[0]
+    first = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return lines[-1].removeprefix("RuntimeError: ") if "TorchScript interpreter" in lines[0] else first
 
 
 def equal(value: Any, expected: Any, what: str, hint: str = "", tolerance: float = 0.0) -> None:
@@ -88,30 +92,27 @@ def equal(value: Any, expected: Any, what: str, hint: str = "", tolerance: float
     shape and dtype, on any device.
     """
     if isinstance(expected, Tensor):
-        if not isinstance(value, Tensor):
-            raise NotYet(f"{what} is of type {type(value).__name__}; it should be a torch.Tensor.", hint)
+        require(isinstance(value, Tensor), f"{what} is of type {type(value).__name__}, not a torch.Tensor.", hint)
+        options = {"rtol": tolerance, "atol": tolerance, "equal_nan": True, "check_device": False}
         try:
-            torch.testing.assert_close(
-                value.detach(), expected, rtol=tolerance, atol=tolerance, equal_nan=True, check_device=False
-            )
+            torch.testing.assert_close(value.detach(), expected, **options)
         except AssertionError as error:
             said = " ".join(str(error).split()).partition(" Greatest relative")[0]
             raise NotYet(f"{what} is wrong. {said}", hint) from None
         return
-    if isinstance(value, Tensor) and value.numel() == 1:
-        value = value.item()
-    numbers = isinstance(expected, (int, float)) and isinstance(value, (int, float))
-    same = math.isclose(value, expected, rel_tol=tolerance, abs_tol=tolerance) if numbers else value == expected
-    if not same:
-        raise NotYet(f"{what} is {value!r}, which is not right.", hint)
+    value = value.tolist() if hasattr(value, "tolist") else value
+    value = type(expected)(value) if type(value) in (list, tuple) and isinstance(expected, (list, tuple)) else value
+    same = False
+    with contextlib.suppress(RuntimeError, TypeError, ValueError):  # what is no number is not close to one
+        same = bool(value == expected) or math.isclose(value, expected, rel_tol=tolerance, abs_tol=tolerance)
+    require(same, f"{what} is {value!r}, which is not right.", hint)
 
 
 def letters(answer: Any, right: str, hint: str) -> None:
     """Require these letters, in a set, a list or a string, in either case. Which ones are wrong is not given away."""
-    if not isinstance(answer, Iterable) or not all(isinstance(entry, str) for entry in answer):
-        raise NotYet(f"the answer is {answer!r}; it should be a set of letters.", 'Such as {"a", "b"}.')
+    strings = isinstance(answer, Iterable) and all(isinstance(entry, str) for entry in answer)
+    require(strings, f"the answer is {answer!r}; it should be a set of letters.", 'Such as {"a", "b"}.')
     given = {letter for entry in answer for letter in entry.casefold() if letter.isalpha()}
-    if not given:
-        raise NotYet("the set is empty.", hint)
-    if wrong := given ^ set(right):
-        raise NotYet(f"{len(wrong)} of the letters {'are' if len(wrong) > 1 else 'is'} missing or too much.", hint)
+    require(given, "the set is empty.", hint)
+    wrong = len(given ^ set(right))
+    require(not wrong, f"{wrong} of the letters {'are' if wrong > 1 else 'is'} missing or too much.", hint)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_utils.checks import NotYet, call, check, equal, first_line, letters, result
+from tutorial_utils.checks import NotYet, call, check, equal, first_line, letters, require, result
 from tutorial_utils.models import BidirectionalLSTM, LSTMEnsemble
 from tutorial_utils.timeline import Span, Timeline
 
@@ -41,21 +41,20 @@ def scripted(answer: Any, x: Tensor, hint: str) -> tuple[Any, list[str]]:
     except Exception as error:
         untyped = "Could not match type Future" in str(error)
         what = "it takes an empty list for a list of tensors." if untyped else first_line(error)
-        way = "Annotate an empty list, `futures: list[torch.jit.Future[Tensor]] = []`, and what is not a tensor."
+        way = "Annotate it with `list[torch.jit.Future[Tensor]]`." if untyped else "Script it alone to read all of it."
         raise NotYet(f"Python runs the answer, TorchScript does not: {what}", way) from None
     kinds = list(steps(program.inlined_graph))
     before = kinds[: [*kinds, "aten::wait"].index("aten::wait")].count("prim::fork")
-    if before < max(2, kinds.count("prim::fork")):
-        raise NotYet(f"{before or 'no'} task{'s' * (before != 1)} started before the first wait; all should.", hint)
-    if "aten::lstm" in kinds:
-        raise NotYet("an LSTM runs in the caller, outside of the tasks.", hint)
+    what = f"{before or 'no'} task{'s' * (before != 1)} started before the first wait; all should."
+    require(before >= max(2, kinds.count("prim::fork")), what, hint)
+    require("aten::lstm" not in kinds, "an LSTM runs in the caller, outside of the tasks.", hint)
     return program, kinds
 
 
 def expect_forked(answer: Any, argument: Any, plain: nn.Module, right: Callable[[Tensor], Tensor], hint: str) -> None:
     """Require of ``answer(argument)``, with the weights of ``plain``, forks and the output that is ``right``."""
-    if not (isinstance(answer, type) and issubclass(answer, nn.Module)):
-        raise NotYet("the answer is not a class of Modules.", "Pass the class itself, not an instance of it.")
+    is_class = isinstance(answer, type) and issubclass(answer, nn.Module)
+    require(is_class, "the answer is not a class of Modules.", "Pass the class itself, not an instance of it.")
     model, x = call(answer, argument, hint=hint), torch.randn(5, 2, 8)
     call(model.load_state_dict, plain.state_dict(), hint=f"Make it a subclass of {type(plain).__name__}.")
     with torch.no_grad():
@@ -75,15 +74,16 @@ def check_20_1(column_norms: Callable[[Tensor], Tensor]) -> None:
 def check_20_2(noisy_pair: Callable[[Tensor], Tensor]) -> None:
     x, hint = torch.arange(1.0, 6.0), "Draw `[2, len(x)]` numbers before you fork; give each task `x` and one row."
     program, kinds = scripted(noisy_pair, x, hint)
-    if not any(word in kind for kind in kinds[: kinds.index("prim::fork")] for word in ("rand", "normal", "uniform")):
-        raise NotYet("the caller draws nothing before it forks. Which task draws first is left to the threads.", hint)
+    early = " ".join(kinds[: kinds.index("prim::fork")])
+    draws = any(word in early for word in ("rand", "normal", "uniform"))
+    require(draws, "the caller draws nothing before it forks. Which task draws first is left to the threads.", hint)
     pairs = []
     for seed, value in ((0, x), (1, x), (0, 11 * x)):
         torch.manual_seed(seed)
         pairs.append(result(program, value, hint=hint))
     equal(getattr(pairs[0], "shape", None), torch.Size([2, 5]), "the shape of the result", hint)
-    if torch.equal(pairs[0], pairs[1]) or torch.equal(*pairs[0]):
-        raise NotYet("two seeds give the same noise, or both rows have the same.", f"{hint} Set no seed yourself.")
+    differ = not torch.equal(pairs[0], pairs[1]) and not torch.equal(*pairs[0])
+    require(differ, "two seeds give the same noise, or both rows have the same.", f"{hint} Set no seed yourself.")
     equal(pairs[2] - 10 * x, pairs[0], "the noise depends on `x`: the result", "Add the noise to `x`.", 1e-4)
 
 
@@ -94,9 +94,10 @@ def check_20_3(true_statements: Any) -> None:
 
 @check("21.1", "The same weights in two modules, and the same output bit for bit.")
 def check_21_1(from_library: Callable[[nn.LSTM], nn.Module]) -> None:
-    hint = "Copy all four weights of each direction; the names of the backward one's end in `_reverse`."
+    hint = "Its size is `library.input_size`. Copy both directions' weights; the backward names end in `_reverse`."
     library, x = nn.LSTM(16, 16, bidirectional=True), torch.randn(6, 2, 16)
     model = result(from_library, deepcopy(library), hint=hint)
+    require(isinstance(model, nn.Module), "it does not return a model.", hint)
     with torch.no_grad():
         equal(result(model, x, hint=hint), library(x)[0], "the output of the new model", hint)
 
@@ -131,13 +132,12 @@ def check_23_2(alone_us: Callable[[Timeline], float]) -> None:
     hint = "The work counts the time in which two threads are busy twice, the busy time counts it once."
     for expected, a, b in ((100.0, (0, 100), (50, 150)), (200.0, (0, 100), (400, 500)), (250.0, (0, 300), (100, 150))):
         spans = [Span("work", lane, start, end - start, "operator") for lane, (start, end) in (("a", a), ("b", b))]
-        value = result(alone_us, Timeline(spans, ["a", "b"]))
-        equal(value, expected, f"with one thread busy in {a} and the other in {b}, alone_us(trace)", hint, 1e-6)
+        equal(result(alone_us, Timeline(spans, ["a", "b"])), expected, f"for {a} and {b}, alone_us(trace)", hint, 1e-6)
 
 
 @check("24.1", "All models are tasks before anything waits, and a maximum is exact in any order.")
 def check_24_1(answer: type[nn.Module]) -> None:
-    hint = "Fork in one loop and append each future to a typed list; wait in a second loop, for the maximum so far."
+    hint = "Fork in one loop, each future into a typed list; wait in a second, and begin with the first output."
     nets = [BidirectionalLSTM(8) for _ in range(3)]
     expect_forked(answer, deepcopy(nets), LSTMEnsemble(nets), lambda x: torch.stack([n(x) for n in nets]).amax(0), hint)
 
@@ -189,10 +189,9 @@ def check_26_1(run_directions: Callable[..., Tensor]) -> None:
         for lstm in [lstm for model in net.models for lstm in model.children()]:
             lstm.register_forward_hook(lambda module, inputs, output: graphs.append(output[0].requires_grad))
         output = result(run_directions, [*net.models], x, pool, hint=hint)
-    if (pool.early, pool.submitted) != (8, 8):
-        raise NotYet(f"{pool.early} tasks at the first wait, {pool.submitted} in all; there should be 8.", hint)
-    if any(graphs):
-        raise NotYet("a task builds a graph for gradients.", "`no_grad` does not reach a thread: set it in the task.")
+    what = f"tasks at the first wait: {pool.early}, in all: {pool.submitted}; there should be 8."
+    require((pool.early, pool.submitted) == (8, 8), what, hint)
+    require(not any(graphs), "a task builds a graph for gradients.", "`no_grad` reaches no thread: set it in the task.")
     equal(output, expected, "the result", "Concatenate the directions in dimension 2, and sum the models.")
 
 
@@ -202,6 +201,6 @@ def check_26_2(rnn: Callable[..., Tensor]) -> None:
     networks, x = [nn.RNN(3, 5) for _ in range(3)], torch.randn(7, 2, 3)
     weights = [torch.stack(same).detach() for same in zip(*(net.parameters() for net in networks), strict=True)]
     right = torch.stack([network(x)[0] for network in networks]).detach()
-    equal(result(rnn, x, *(weight[0] for weight in weights)), right[0], "rnn(x, ...)", hint, 1e-5)
+    equal(result(rnn, x, *(weight[0] for weight in weights), hint=hint), right[0], "rnn(x, ...)", hint, 1e-5)
     together = call(torch.func.vmap(rnn, in_dims=(None, 0, 0, 0, 0)), x, *weights, hint=hint)
     equal(together, right, "rnn under vmap", hint, 1e-5)
