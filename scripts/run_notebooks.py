@@ -35,9 +35,7 @@ METADATA = {
     "language_info": {"name": "python", "file_extension": ".py", "nbconvert_exporter": "python"},
 }
 KEPT = {"tags", "jupyter", "cellView", "mystnb"}
-PAGE = (
-    '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">{}</html>'
-)
+HEAD = '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
 
 
 @dataclass
@@ -64,14 +62,9 @@ def execute(nb: nbformat.NotebookNode, folder: Path, run: Run) -> None:
     for cell in nb.cells:
         if cell.cell_type == "code":
             cell.update(outputs=[], execution_count=None)
-    options = {
-        "timeout": 600,
-        "record_timing": False,
-        "coalesce_streams": True,
-        "extra_arguments": ["--log-level=ERROR"],
-    }
+    how = {"timeout": 600, "record_timing": False, "coalesce_streams": True, "extra_arguments": ["--log-level=ERROR"]}
     resources = {"metadata": {"path": str(folder)}}
-    client = NotebookClient(nb, kernel_name="python3", resources=resources, on_cell_execute=begins, **options)
+    client = NotebookClient(nb, kernel_name="python3", resources=resources, on_cell_execute=begins, **how)
     begin = time.perf_counter()
     with ThreadPoolExecutor() as pool:  # in another thread, nbclient leaves Ctrl-C to this one
         execution = pool.submit(client.execute)
@@ -112,11 +105,11 @@ def process(path: Path, run: Run, out: Path | None) -> None:
 
 
 def write_index(runs: list[Run], out: Path) -> None:
-    lines = ["<title>Executed notebooks</title>", "<h1>Executed notebooks</h1>", "<ol>"]
+    lines = [HEAD, "<title>Executed notebooks</title>", "<h1>Executed notebooks</h1>", "<ol>"]
     for run in runs:
         measured = f"{run.seconds:.1f} s, {run.mib:.0f} MiB, {html.escape(run.status)}"
         lines.append(f'<li><a href="{run.name}.html">{run.title}</a>: {measured}')
-    (out / "index.html").write_text(PAGE.format("\n".join([*lines, "</ol>"])), encoding="utf-8")
+    (out / "index.html").write_text("\n".join([*lines, "</ol>"]), encoding="utf-8")
 
 
 def main() -> int:
@@ -125,6 +118,9 @@ def main() -> int:
     parser.add_argument("--in-place", action="store_true", help="store the outputs in the notebooks that pass")
     parser.add_argument("--out", type=Path, default=ROOT / "build", help="output folder (default: build/)")
     options = parser.parse_args()
+    paths = options.notebooks or sorted((ROOT / "notebooks").glob("*.ipynb"))
+    if missing := [str(path) for path in paths if not path.is_file()]:
+        parser.error(f"there is no file {', '.join(missing)}")
     out = None if options.in_place else options.out
     runs: list[Run] = []
     try:
@@ -136,7 +132,6 @@ def main() -> int:
 
     kernels.prepare()
     logging.getLogger("traitlets").setLevel(logging.ERROR)  # nbconvert warns of each picture without alternative text
-    paths = options.notebooks or sorted((ROOT / "notebooks").glob("*.ipynb"))
     print(f"{'notebook':<24}  seconds  peak MiB  status", flush=True)
     for path in (progress := tqdm(paths, unit="notebook", leave=False, disable=None)):
         progress.set_description(path.stem)
