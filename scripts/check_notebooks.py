@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import json
 import re
 import statistics
 import sys
@@ -77,13 +78,14 @@ def pictures_of(cell: NotebookNode) -> int:
 
 
 def file(nb: NotebookNode, path: Path) -> Faults:
+    way_out = f"run `python scripts/run_notebooks.py --in-place notebooks/{path.name}`"
     if path.stat().st_size > MAX_BYTES:
         yield 0, f"the file has {path.stat().st_size:,} of {MAX_BYTES:,} bytes; draw smaller pictures"
     if nb.metadata.get("kernelspec", {}).get("name") != "python3":
-        yield 0, "the kernel is not `python3`; run `make refresh`"
+        yield 0, f"the kernel is not `python3`; {way_out}"
     counts = [cell.execution_count for _, cell in code_cells(nb)]
     if counts != list(range(1, len(counts) + 1)):
-        yield 0, f"the execution counts are {counts}, not 1 to {len(counts)}; run `make refresh`"
+        yield 0, f"the execution counts are {counts}, not 1 to {len(counts)}; {way_out}"
 
 
 def opening(nb: NotebookNode, path: Path) -> Faults:
@@ -110,15 +112,16 @@ def exercises(nb: NotebookNode, path: Path) -> Faults:
     if not 1 <= len(tasks) <= 3:
         yield 0, f"{len(tasks)} headings `### Exercise k: ...`; set one to three exercises"
     for k, (i, text) in enumerate(tasks, start=1):
-        stub, solution = nb.cells[i + 1 : i + 3]
+        cells = [cell for cell in nb.cells[i + 1 : i + 3] if cell.cell_type == "code"]
+        if len(cells) < 2:
+            yield i, "next: a code cell with the stub, and one with the solution; nothing stands between"
+            continue
+        stub, solution = cells
         check, verdict = f"exercises.check_{path.name[:2]}_{k}(", f"Exercise {path.name[:2]}.{k}: "
         kept = {"tags": ["solution", "hide-input"], "jupyter": {"source_hidden": True}, "cellView": "form"}
         right = [
             (re.match(rf"Exercise {k}: \S", text), f"write the heading as `### Exercise {k}: name`"),
-            (
-                tags_of(stub) == {"exercise"} and check in stub.source,
-                f"next: tag a stub `exercise` that calls `{check})`",
-            ),
+            (tags_of(stub) == {"exercise"} and check in stub.source, f"tag a stub `exercise`, which calls `{check})`"),
             (f"{verdict}not yet: " in "".join(texts(stub)), "the stub does not print `not yet`; run it unsolved"),
             (kept.items() <= solution.metadata.items(), f"the solution's cell needs the metadata {kept}"),
             (solution.source.startswith("# @title Solution\n"), "the solution begins with `# @title Solution`"),
@@ -165,9 +168,11 @@ RULES = (file, opening, set_up, sections, exercises, tags, outputs, pictures, li
 
 
 def check(path: Path) -> list[str]:
-    """Return a line for each fault of the notebook at ``path``; ValidationError where it is none."""
+    """Return a line for each fault of the notebook at ``path``; JSONDecodeError or ValidationError where it is none."""
     nb = nbformat.v4.reads(path.read_text(encoding="utf-8"))  # nbformat.read would repair it
     nbformat.validate(copy.deepcopy(nb))
+    if len(nb.cells) < 2:
+        return [f"{path.name}, cell 0: write the title and a sentence, and run `make address` (set_up)"]
     return [f"{path.name}, cell {i}: {text} ({rule.__name__})" for rule in RULES for i, text in rule(nb, path)]
 
 
@@ -184,9 +189,9 @@ def measures(nb: NotebookNode) -> tuple[int, ...]:
     text = "\n".join(cell.source for cell in nb.cells if cell.cell_type == "markdown")
     words = re.sub(r"(?ms)^```.*?^```|\]\([^)]*\)|https?://\S+|^## Exercises$.*?(?=^## What next$|\Z)", " ", text)
     cells = sum(not tags_of(cell) & {"exercise", "solution"} for cell in nb.cells)
-    lines = [cell.source.splitlines() for _, cell in code_cells(nb)]
+    lines = [cell.source.splitlines() for _, cell in code_cells(nb)] or [[]]
     median, longest = int(statistics.median(map(len, lines))), max(map(len, lines))
-    widest = max(len(line) for cell in lines for line in cell)
+    widest = max((len(line) for cell in lines for line in cell), default=0)
     pictures = sum(pictures_of(cell) for _, cell in code_cells(nb))
     number = sum(text.startswith("Exercise ") for _, text in headings(nb, 3))
     return len(words.split()), cells, median, longest, widest, pictures, number
@@ -200,7 +205,11 @@ def main() -> int:
     print(f"{'notebook':<24} words  cells  median lines  longest  widest  pictures  exercises")
     faults, notebooks = [], []
     for path in paths:
-        faults += check(path)
+        try:
+            faults += check(path)
+        except (OSError, json.JSONDecodeError, nbformat.ValidationError) as error:
+            faults.append(f"{path} is no notebook: {type(error).__name__}: {error}".splitlines()[0])
+            continue
         notebooks.append(nbformat.read(path, as_version=4))
         print("{:<24} {:5}  {:5}  {:12}  {:7}  {:6}  {:8}  {:9}".format(path.stem, *measures(notebooks[-1])))
     if not files:

@@ -155,6 +155,10 @@ DAMAGES = {
         "exercises",
         lambda nb: nb.cells[10].outputs[0].update(text="Exercise 02.1: not yet: no\n"),
     ),
+    "no cell": ("set_up", lambda nb: nb.cells.clear()),
+    "no cell but a title": ("set_up", lambda nb: nb.update(cells=nb.cells[:1])),
+    "Markdown before the stub": ("exercises", lambda nb: nb.cells.insert(9, new_markdown_cell("A hint."))),
+    "no solution": ("exercises", lambda nb: (nb.cells.pop(10), nb.cells[10].update(source="## What next"))),
     "skipped cell": ("tags", lambda nb: nb.cells[3].metadata.update(tags=["nbval-skip"])),
     "stderr": ("outputs", lambda nb: nb.cells[3].outputs[0].update(name="stderr")),
 }
@@ -196,8 +200,14 @@ def test_command_names_faults(tmp_path: Path, capsys, monkeypatch) -> None:
     nb.cells[3].outputs[0].text = "/tmp/x\n"
     faults(nb, tmp_path)
     folder = tmp_path / "notebooks"
-    monkeypatch.setattr("sys.argv", ["", *map(str, sorted(folder.iterdir()))])
+    (folder / "01_broken.ipynb").write_text('{"cells": [')
+    (folder / "04_no_notebook.ipynb").write_text('{"cells": [], "metadata": {}}')
+    nbformat.write(new_notebook(), folder / "05_empty.ipynb")
+    monkeypatch.setattr("sys.argv", ["", *map(str, sorted(folder.iterdir())), "06_none.ipynb"])
     assert check_notebooks.main() == 1
     out, err = capsys.readouterr()
-    assert out.splitlines()[1].startswith("02_static_buffers ")
+    assert [line.split()[0] for line in out.splitlines()] == ["notebook", "02_static_buffers", "05_empty"]
+    for name in ("01_broken", "04_no_notebook", "06_none"):
+        assert f"{name}.ipynb is no notebook: " in err
+    assert "05_empty.ipynb, cell 0: write the title" in err
     assert "02_static_buffers.ipynb, cell 3: the output holds '/tmp/', a path" in err
