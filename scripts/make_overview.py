@@ -13,12 +13,10 @@ FORMS = {
     "torch.compile, then one CUDA graph": "step_compile_and_capture",
 }
 
-graphs = results.load("graphs")
-plt.style.use("tutorial_utils.course")
-plots.bars(
-    {label: graphs[name] for label, name in FORMS.items()},
-    unit="µs",
-    title="One MNIST training step, batch 64",
-    xlabel=f"time of a step (µs); median and quartiles\n{graphs.source_line()}",
-)
-plt.savefig(Path(__file__).resolve().parents[1] / "docs" / "overview.png", dpi=110)
+if __name__ == "__main__":
+    graphs = results.load("graphs")
+    steps = {label: graphs[name] for label, name in FORMS.items()}
+    xlabel = f"time of a step (µs); median and quartiles\n{graphs.source_line()}"
+    plt.style.use("tutorial_utils.course")
+    plots.bars(steps, unit="µs", title="One MNIST training step, batch 64", xlabel=xlabel)
+    plt.savefig(Path(__file__).resolve().parents[1] / "docs" / "overview.png", dpi=110)

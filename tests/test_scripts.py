@@ -11,10 +11,13 @@ import time
 from pathlib import Path
 
 import address
+import make_overview
 import nbformat
 import psutil
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from tutorial_utils import results
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNNER = [sys.executable, str(ROOT / "scripts" / "run_notebooks.py")]
@@ -198,10 +201,25 @@ def test_readme_has_the_address() -> None:
     assert address.render_readme(text, address.read()) == text, "run `make address`"
 
 
-def test_readme_lists_every_notebook_with_its_minutes() -> None:
-    rows = re.findall(r"(?m)^\| \[.*\]\(notebooks/(\S+)\) \|.*\| (\d+) \|", (ROOT / "README.md").read_text())
+@pytest.mark.parametrize(
+    ("where", "file", "row"),
+    [
+        ("README's table", "README.md", r"^\| \[(\d\d) .*\]\(notebooks/\1_\S+\) \|.*\| (\d+) \|"),
+        ("the table in 00", "notebooks/00_start_here.ipynb", r"\| (\d\d) [^|]* \| (\d+) minutes \|"),
+    ],
+)
+def test_a_table_lists_every_notebook_with_its_minutes(where: str, file: str, row: str) -> None:
     minutes = {}
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         found = re.search(r"\*\*Time\*\*\D*(\d+) minutes", nbformat.read(path, as_version=4).cells[0].source)
-        minutes[path.name] = found and found[1]
-    assert dict(rows) == minutes
+        minutes[path.name[:2]] = found and found[1]
+    rows = re.findall(f"(?m){row}", (ROOT / file).read_text(encoding="utf-8"))
+    assert dict(rows) == minutes, f"{where} has other notebooks or minutes than the notebooks"
+
+
+def test_the_readmes_picture_is_described_by_what_it_shows() -> None:
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    alternative = re.search(r"!\[([^]]*)\]\(docs/overview.png\)", text)[1]
+    graphs = results.load("graphs")
+    for name in make_overview.FORMS.values():
+        assert f"{graphs[name].median:,.0f} µs" in alternative, name
