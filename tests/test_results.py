@@ -127,10 +127,19 @@ def test_what_is_not_there_is_answered_with_what_is(tmp_path: Path) -> None:
         load("h100")
     with pytest.raises(KeyError, match="no stored measurement 'step': there are step_eager, step_eager/host_calls"):
         load("graphs")["step"]
-    data = content(FOLDER / "graphs.json") | {"failed": {"step": "RuntimeError: no luck"}}
+    data = content(FOLDER / "graphs.json") | {"failed": {"step": "RuntimeError: no luck"}, "left_out": ["batch_1"]}
     (path := tmp_path / "a.json").write_text(json.dumps(data), encoding="utf-8")
-    with pytest.raises(KeyError, match="'step': RuntimeError: no luck"):
-        read(path)["step"]
-    path.write_text(json.dumps(data | {"format": 1}), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"a.json is not of format 2; measure it again with `python -m benchmarks`"):
+    left_out = "its case was left out"
+    whys = {"step": "RuntimeError: no luck", "batch_1": left_out, "batch_1/more": left_out, "batch_17": "there are"}
+    for name, why in whys.items():
+        with pytest.raises(KeyError, match=f"'{name}': {why}"):
+            read(str(path))[name]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no JSON", "[1]", "1", "{}", '{"format": 1}', '{"format": 2, "measurements": {}}']
+)
+def test_another_file_is_refused(text: str, tmp_path: Path) -> None:
+    (path := tmp_path / "a.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"a.json is no results file of format 2 .* again with `python -m benchmarks`"):
         read(path)

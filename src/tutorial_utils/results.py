@@ -28,8 +28,8 @@ class Results(Mapping[str, Measurement]):
         versions: of ``python``, ``torch``, ``cuda`` and more.
         settings: what all measurements have in common.
         measurements: each with settings of its own.
-        failed: for each measurement that failed, why.
-        left_out: the names of those that were not tried.
+        failed: for each case or measurement that failed, why.
+        left_out: the names of the cases that were not tried.
         derived: what the benchmark computed from the medians.
     """
 
@@ -46,8 +46,10 @@ class Results(Mapping[str, Measurement]):
     def __getitem__(self, name: str) -> Measurement:
         """Return a measurement. KeyError says why it is not there, or names those that are."""
         if name not in self.measurements:
-            why = self.failed.get(name) or f"there are {', '.join(self.measurements)}"
-            raise KeyError(f"no stored measurement {name!r}: {why}")
+            not_there = dict.fromkeys(self.left_out, "its case was left out of this run") | self.failed
+            why = [text for case, text in not_there.items() if f"{name}/".startswith(f"{case}/")]
+            why.append(f"there are {', '.join(self)}")
+            raise KeyError(f"no stored measurement {name!r}: {why[0]}")
         return self.measurements[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -77,14 +79,19 @@ def load(name: str) -> Results:
     return read(path)
 
 
-def read(path: Path) -> Results:
-    """Return what the benchmarks wrote into a file. ValueError where it is of another format."""
-    data = json.loads(path.read_text(encoding="utf-8"))
-    if data.pop("format", None) != FORMAT:
-        raise ValueError(f"{path.name} is not of format {FORMAT}; measure it again with `python -m benchmarks`")
+def read(path: str | Path) -> Results:
+    """Return what the benchmarks wrote into a file. ValueError where it is another file, or of another format."""
+    path = Path(path)
     fields = ("values", "unit", "settings", "facts")
-    data["measurements"] = {
-        name: Measurement(label=name, **{field: entry[field] for field in fields})
-        for name, entry in data["measurements"].items()
-    }
-    return Results(**data)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if (found := data.pop("format")) != FORMAT:
+            raise ValueError(f"format {found}")
+        data["measurements"] = {
+            name: Measurement(label=name, **{field: entry[field] for field in fields})
+            for name, entry in data["measurements"].items()
+        }
+        return Results(**data)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        why = f"{path.name} is no results file of format {FORMAT} ({error!r})"
+        raise ValueError(f"{why}; measure it again with `python -m benchmarks`") from error
