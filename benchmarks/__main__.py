@@ -22,7 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ["MNIST_ROOT"] = options.root
     part = PARTS[options.part](options.quick)
     if options.out.exists():
-        parser.error(f"{options.out} exists, and no run is continued; choose another file for --out")
+        fault = "is a folder" if options.out.is_dir() else "exists, and no run is continued"
+        parser.error(f"{options.out} {fault}; choose another file for --out")
     try:
         chosen = choose(part, options.only)
     except ValueError as error:
@@ -39,9 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser_of_arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="Measure what the notebooks quote, with every value, into one file."
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure what the notebooks quote.")
     parser.add_argument("part", choices=PARTS, help="which benchmark")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the JSON file, which must not exist")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="measure only these cases")
@@ -55,7 +54,7 @@ def choose(part: Part, only: list[str]) -> list[Case]:
     cases = {case.name: case for case in part.cases()}
     for name in only:
         if name not in cases:
-            raise ValueError(f"there is no case {name!r} in {part.name}; there are {', '.join(cases)}")
+            raise ValueError(f"no case {name!r} in {part.name}; there are {', '.join(cases)} (with --quick fewer)")
         if cases[name].needs_gpu and not machine.HAS_GPU:
             raise ValueError(f"{name} needs a GPU, and there is none here")
     possible = [case for case in cases.values() if machine.HAS_GPU or not case.needs_gpu]

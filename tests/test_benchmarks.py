@@ -159,10 +159,13 @@ def test_cases_are_chosen_by_name_and_machine(
     ("arguments", "phrase"),
     [
         (["--out", "there.json"], "there.json exists, and no run is continued; choose another file"),
-        (["--out", "."], "exists, and no run is continued; choose another file"),
+        (["--out", "."], ". is a folder; choose another file"),
         (["--out", "absent/a.json"], "a.json cannot be written: No such file or directory"),
         (["--out", "blocked.json"], "blocked.json cannot be written: Is a directory"),
-        (["--out", "a.json", "--only", "a", "d"], "there is no case 'd' in fake; there are a, b, c, on_gpu"),
+        (
+            ["--out", "a.json", "--only", "a", "d"],
+            "no case 'd' in fake; there are a, b, c, on_gpu (with --quick fewer)",
+        ),
         (["--out", "a.json", "--only", "on_gpu"], "on_gpu needs a GPU, and there is none here"),
     ],
 )
