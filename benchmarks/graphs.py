@@ -96,7 +96,7 @@ class Graphs:
         cases += [self.on_gpu(first, function.__name__, function) for function in (first_iterations, first_calls)]
         return [*cases, self.on_gpu(compilation, "compilation")]
 
-    def of_form(self, measure: Callable[..., Any], name: str, form: str, **options: bool) -> Case:
+    def of_form(self, measure: Callable[..., Any], name: str, form: str, **options: Any) -> Case:
         return Case(name, partial(measure, name, self.plan, form, **options), needs_gpu=form != EAGER)
 
     def on_gpu(self, measure: Callable[..., Any], name: str, *arguments: Any) -> Case:
@@ -317,13 +317,15 @@ def memory_bytes() -> dict[str, int]:
 # The measurements, each with the name under which it is kept
 
 
-def step(name: str, plan: Plan, form: str, *, fused: bool = False, copies: bool = False) -> Measurements:
+def step(
+    name: str, plan: Plan, form: str, *, batch: int = BATCH, fused: bool = False, copies: bool = False
+) -> Measurements:
     """µs per training step in a sequence, the batch on the device and nothing read back in between.
 
     With ``copies`` a step includes that of its batch into the static buffers. ``host_calls``: µs until the host's calls
     of one step return, the device being idle before.
     """
-    trainer = prepared(form, fused=fused)
+    trainer = prepared(form, batch, fused)
     train = partial(trainer.step_on, trainer.images.clone(), trainer.labels.clone()) if copies else trainer.step
     sequences = after_warm_up(lambda: step_us(train, plan.steps), plan.samples)
     host_calls = [host_us(train) for _ in range(plan.steps)]

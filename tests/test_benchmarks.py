@@ -292,6 +292,10 @@ def test_the_evaluator_agrees_with_plain_evaluation() -> None:
         trainer.step()
 
 
+def test_a_step_is_measured_with_another_batch() -> None:
+    assert graphs.step("step", graphs.QUICK, "eager", batch=16)["step"].settings["batch"] == 16
+
+
 def spans(names: str) -> list[Any]:
     return [
         SimpleNamespace(name=name, category="kernel", start_us=10.0 * index, duration_us=4.0)
