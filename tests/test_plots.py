@@ -128,9 +128,9 @@ def test_bars_that_were_all_recorded_are_all_hatched():
 
 
 def test_bars_on_a_logarithmic_scale():
-    ax = plots.bars({"a": 1.0, "b": 12345.0}, unit="µs", log=True)
+    ax = plots.bars({"a": 1.0, "b": 999.4, "c": 999.9, "d": 12345.0}, unit="µs", log=True)
     assert ax.get_xscale() == "log" and ax.get_xlabel() == "µs" and not ax.figure.legends
-    assert texts(ax.texts) == ["1 µs", "12,345 µs"]
+    assert texts(ax.texts) == ["1 µs", "999 µs", "1,000 µs", "12,345 µs"]
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def bars(
     ax = new_axes(ax, 8, 0.9 + 0.42 * len(values))
     ax.barh(range(len(values)), medians, 0.62, tick_label=list(values), xerr=whiskers, **look)
     for i, median in enumerate(medians):
-        ax.annotate(f" {median:,{'.3g' if median < 1000 else '.0f'}} {unit}", (high[i], i), va="center")
+        ax.annotate(f" {median:,{'.3g' if abs(median) < 999.5 else '.0f'}} {unit}", (high[i], i), va="center")
     ax.set(xlabel=xlabel or unit, xscale="log" if log else "linear", title=title)
     ax.invert_yaxis()
     # Room for the text at the end of the longest bar.
