@@ -74,6 +74,7 @@ def test_a_wrong_prediction_is_marked_by_words_and_a_frame():
         ((0, 1, 28, 28), {}, "N > 0"),
         ((2, 1, 28, 28), {"labels": [1]}, "2 images need as many labels, not 1"),
         ((2, 1, 28, 28), {"labels": [1, 2], "predictions": [1]}, "1 predictions"),
+        ((2, 1, 28, 28), {"predictions": [1, 2]}, "pass the labels, too"),
     ],
 )
 def test_digits_that_cannot_be_drawn_are_refused(shape, more, phrase):
@@ -149,10 +150,15 @@ def test_bars_that_cannot_be_drawn_are_refused(values, options, phrase):
         plots.bars(values, **{"unit": "ms"} | options)
 
 
-@pytest.mark.parametrize("value", [(1.0, 0.5, 1.5), SimpleNamespace(median=1.0, q1=0.5, q3=1.5, to=lambda unit: THREE)])
+LOOKS_LIKE_ONE = SimpleNamespace(median=1.0, q1=0.5, q3=1.5, to=lambda unit: THREE)
+
+
+@pytest.mark.parametrize("value", ["12 ms", "12", (1.0, 0.5, 1.5), LOOKS_LIKE_ONE])
 def test_only_a_measurement_or_a_number_is_a_bar(value):
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="the bar 'a' needs a number or a Measurement, not "):
         plots.bars({"a": value}, unit="ms")
+    with pytest.raises(TypeError, match="bars needs a mapping, not list: pass {label: value}"):
+        plots.bars([value], unit="ms")
 
 
 def test_grouped_bars_stand_side_by_side_with_whiskers():

@@ -42,10 +42,13 @@ def show_digits(
     wrong prediction gets a heavy frame and the words "read as", so that it shows without colour.
 
     Raises:
-        ValueError: the images have another shape, or there are not as many labels or predictions.
+        ValueError: the images have another shape, or there are not as many labels or predictions, or predictions come
+            without labels.
     """
     if images.dim() not in (3, 4) or (images.dim() == 4 and images.shape[1] != 1) or len(images) == 0:
         raise ValueError(f"images must be [N, 1, H, W] or [N, H, W] with N > 0, not {list(images.shape)}")
+    if labels is None and predictions is not None:
+        raise ValueError("predictions are compared with labels: pass the labels, too")
     pictures = images.detach().cpu().float().reshape(len(images), *images.shape[-2:]).numpy()  # NumPy has no bfloat16
     known = [""] * len(images) if labels is None else [int(label) for label in labels]
     guesses = known if predictions is None else [int(guess) for guess in predictions]
@@ -92,14 +95,16 @@ def curves(
     return ax
 
 
-def _median_and_whiskers(values: Iterable[Measurement | float], unit: str) -> tuple[np.ndarray, np.ndarray]:
+def _median_and_whiskers(values: Mapping[str, Measurement | float], unit: str) -> tuple[np.ndarray, np.ndarray]:
     """The N medians, and ``[2, N]`` lengths of whiskers down to q1 and up to q3; NaN where there is none."""
     medians, whiskers = [], []
-    for value in values:
+    for label, value in values.items():
         if isinstance(value, Measurement):
             value = value.to(unit)
             medians.append(value.median)
             whiskers.append((value.median - value.q1, value.q3 - value.median))
+        elif not hasattr(value, "__float__"):
+            raise TypeError(f"the bar {label!r} needs a number or a Measurement, not {value!r}")
         else:
             medians.append(float(value))
             whiskers.append((0.0, 0.0))
@@ -125,14 +130,17 @@ def bars(
     on the reader's machine: all of them, or the labels in ``recorded``. Their bars are hatched.
 
     Raises:
+        TypeError: ``values`` is no mapping, or a value is neither a Measurement nor a number.
         ValueError: there is no value, one is in another kind of unit or not positive on a logarithmic scale, or
             ``recorded`` names no bar or comes without ``recorded_on``.
     """
+    if not isinstance(values, Mapping):
+        raise TypeError(f"bars needs a mapping, not {type(values).__name__}: pass {{label: value}}")
     if not values:
         raise ValueError("there is no bar to draw: pass {label: value}")
     if recorded is not None and not (recorded_on and set(recorded) <= set(values)):
         raise ValueError("recorded must name labels of the bars, and recorded_on say where they were recorded")
-    medians, whiskers = _median_and_whiskers(values.values(), unit)
+    medians, whiskers = _median_and_whiskers(values, unit)
     low, high = medians - np.nan_to_num(whiskers[0]), medians + np.nan_to_num(whiskers[1])
     if log and min(low) <= 0:
         raise ValueError("a logarithmic scale needs positive values; pass log=False")
@@ -180,7 +188,7 @@ def grouped_bars(
     for k, (series, by_group) in enumerate(values.items()):
         if list(by_group) != groups:
             raise ValueError(f"{series} has other groups than the first series, which has {', '.join(groups)}")
-        medians, whiskers = _median_and_whiskers(by_group.values(), unit)
+        medians, whiskers = _median_and_whiskers(by_group, unit)
         places = np.arange(len(groups)) + width * (k - (len(values) - 1) / 2)
         look = {"color": f"C{k}", "hatch": ("", "///", "...", "xxx")[k % 4], "edgecolor": "white"}
         ax.bar(places, medians, width, label=series, yerr=whiskers, error_kw={"capsize": 2, "lw": 1}, **look)
