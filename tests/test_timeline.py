@@ -255,6 +255,10 @@ def test_what_computes_nothing_and_a_path_that_cannot_be_written_are_refused(tmp
     path = tmp_path / "kept.json"
     with pytest.raises(ValueError, match="^the profiled function holds no operator"):
         profile(lambda: None, path=path)
+    with pytest.raises(ValueError, match="at least one step, not 0"):
+        profile(lambda: torch.ones(2) + 1, steps=0, path=path)
+    with pytest.raises(TypeError, match="needs a function to call, not Tensor; pass `step`, not `step\\(\\)`"):
+        profile(torch.ones(2) + 1, path=path)
     assert not path.exists()
     for unwritable in (tmp_path, tmp_path / "absent" / "trace.json"):
         with pytest.raises(OSError):

@@ -231,8 +231,13 @@ def profile(
     Raises:
         OSError: ``path`` cannot be written.
         RuntimeError: a profiler is running already, for example because ``fn`` itself calls this function.
-        ValueError: ``fn`` runs no operator and no kernel.
+        TypeError: ``fn`` cannot be called.
+        ValueError: ``fn`` runs no operator and no kernel, or ``steps`` is less than 1.
     """
+    if not callable(fn):
+        raise TypeError(f"profile needs a function to call, not {type(fn).__name__}; pass `step`, not `step()`")
+    if steps < 1:
+        raise ValueError(f"profile needs at least one step, not {steps}")
     if torch.autograd.profiler._is_profiler_enabled:  # a second profiler would crash the process
         raise RuntimeError("a profiler is running already; call profile outside of it, and not in a profiled function")
     on_gpu = torch.cuda.is_available()
