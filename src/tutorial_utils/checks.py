@@ -70,11 +70,11 @@ def call(answer: Callable[..., Any], *arguments: Any, hint: str = "") -> Any:
 
 
 def result(answer: Callable[..., Any], *arguments: Any, hint: str = "") -> Any:
-    """As :func:`call`, for an answer that must return something."""
+    """As :func:`call`, for an answer that must return something; the hint is for an error of its."""
     value = call(answer, *arguments, hint=hint)
     name = getattr(answer, "__name__", type(answer).__name__)
-    hint = hint or "End it with `return` and your result."
-    require(value is not None and value is not Ellipsis, f"`{name}` returns nothing yet.", hint)
+    nothing = value is None or value is Ellipsis
+    require(not nothing, f"`{name}` returns nothing yet.", "End it with `return` and your result.")
     return value
 
 
