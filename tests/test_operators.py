@@ -20,7 +20,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from tutorial_utils import cuda_stand_in as cuda
 
 SAMPLES = 3  # of each operator and mode
-MODES = ("float32", "bfloat16", "mixed")  # mixed: the input in bfloat16, the rest in float32, under autocast
+# autocast: all in float32, under bfloat16 autocast; mixed: the same with the input in bfloat16.
+MODES = ("float32", "bfloat16", "autocast", "mixed")
 # Their gradient multiplies by a mask in a capture, as on a GPU, and fills by one in eager on a CPU: -0.0, not 0.0.
 EQUAL_BY_VALUE = {"max.reduction_no_dim", "median", "min.reduction_no_dim", "nanmedian"}
 DOCUMENTED = ("during CUDA graph capture", "during stream capture", "convert cuda:0", "not in capture mode")
@@ -49,7 +50,7 @@ def operators() -> list:
     pytest.importorskip("expecttest", reason="torch.testing._internal needs it")
     from torch.testing._internal import common_methods_invocations
 
-    # Random operators are wrapped to seed themselves, which a capture refuses.
+    # Random operators are wrapped to seed themselves, which a capture refuses. Uninitialised memory may hold anything.
     common_methods_invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
     return [
         op for op in common_methods_invocations.op_db if "empty" not in op.name
@@ -86,7 +87,7 @@ def inputs_of(sample: Any) -> list[Tensor]:
 
 def forward_and_backward(op: Any, sample: Any, mode: str, device: str = "cpu") -> list[Tensor | None]:
     """Return the outputs and the gradients of all inputs."""
-    with torch.autocast(device, torch.bfloat16, enabled=mode == "mixed"):
+    with torch.autocast(device, torch.bfloat16, enabled=mode in ("autocast", "mixed")):
         result = op(sample.input, *sample.args, **sample.kwargs)
     roots = [x for x in tensors_of(sample.output_process_fn_grad(result)) if x.requires_grad]
     leaves = [x for x in inputs_of(sample) if x.requires_grad]

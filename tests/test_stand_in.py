@@ -192,7 +192,7 @@ def test_a_replay_leaves_version_counters_and_modes_alone() -> None:
 def test_a_replay_ignores_a_default_device() -> None:
     graph = cuda.CUDAGraph()
     with cuda.graph(graph):
-        y = torch.zeros(3) + torch.arange(3)
+        y = torch.zeros(3, device=CPU) + torch.arange(3, device=CPU)
     with torch.device("meta"):
         graph.replay()
     assert y.tolist() == [0, 1, 2]
@@ -202,8 +202,8 @@ def test_another_seed_in_a_capture_is_undone() -> None:
     torch.manual_seed(1)
     state = torch.get_rng_state()
     with pytest.raises(RuntimeError, match="only if new seed is the same"), cuda.graph(cuda.CUDAGraph()):
-        torch.ones(1) * 2
-        torch.manual_seed(2)
+        torch.ones(1, device=CPU) * 2
+        torch.default_generator.manual_seed(2)
     assert torch.equal(state, torch.get_rng_state()) and torch.initial_seed() == 1
 
 
@@ -272,7 +272,7 @@ def test_a_wrong_argument_is_not_logged_beside_its_error() -> None:
     logger.addHandler(handler)
     try:
         with pytest.raises(RuntimeError, match="cannot be multiplied"), cuda.graph(cuda.CUDAGraph()):
-            torch.ones(2, 3) @ torch.ones(2, 3)
+            torch.ones(2, 3, device=CPU) @ torch.ones(2, 3, device=CPU)
     finally:
         logger.removeHandler(handler)
     assert records == []
