@@ -141,68 +141,76 @@ def _bytes_of(x: Tensor) -> Tensor:
     return x.clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8)
 
 
-def is_a_refusal(error: BaseException) -> bool:
-    if isinstance(error, (NotImplementedError, torch.AcceleratorError)):
-        return True
-    return isinstance(error, (RuntimeError, TypeError)) and any(text in str(error) for text in DOCUMENTED)
+def name_of(op: Any) -> str:
+    return f"{op.name}.{op.variant_test_name}".rstrip(".")
 
 
-def try_sample(op: Any, mode: str, sample: Any, fresh: Any, sweep: Sweep) -> None:
-    name = f"{op.name}.{op.variant_test_name}".rstrip(".")
+def first_error(error: Exception) -> Exception:
+    """Return the error at the offending line, where another one left the capture."""
+    return error.__context__ if "previous error" in str(error) and error.__context__ else error
 
-    def step(sample: Any) -> list[Tensor | None]:
+
+def is_a_refusal(error: Exception) -> bool:
+    documented = isinstance(error, (RuntimeError, TypeError)) and any(text in str(error) for text in DOCUMENTED)
+    return documented or isinstance(error, (NotImplementedError, torch.AcceleratorError))
+
+
+def try_sample(op: Any, mode: str, sample: Any, fresh: Any) -> str | Exception | None:
+    """Return "same", "differs", or the error of the capture or the replay; None where eager has no one result."""
+
+    def eager() -> list[Tensor | None]:
         torch.manual_seed(1)
-        return forward_and_backward(op, sample, mode)
+        return forward_and_backward(op, fresh, mode)
 
     try:
-        expected, again = step(fresh), step(fresh)
+        expected, again = eager(), eager()
     except Exception:
-        return  # eager refuses it
+        return None
     if not all(map(same, expected, again)):
-        return  # it has no one result
+        return None
     static = sample if alike(sample, fresh) else fresh
-    graph, during = cuda.CUDAGraph(), "capture"
+    graph = cuda.CUDAGraph()
     try:
         with cuda.graph(graph):
             results = forward_and_backward(op, static, mode)
-        during = "replay"
         poison(results, static)
-        if static is not fresh:
-            refill(static, fresh)
+        if static is sample:
+            refill(sample, fresh)
         torch.manual_seed(1)
         graph.replay()
     except Exception as error:
-        first = error.__context__ if isinstance(error.__context__, Exception) else error
-        line = f"{type(first).__name__}: {str(first).splitlines()[0][:150] if str(first) else ''}"
-        if is_a_refusal(first):
-            sweep.refused.setdefault(name, []).append(line)
-        else:
-            sweep.faults.append(f"{name} ({mode}) in {during}: {line}")
-        return
+        return first_error(error)
     finally:
         cuda.set_stream(cuda.default_stream())
-    by_value = name in EQUAL_BY_VALUE
-    if len(results) == len(expected) and all(same(a, b, by_value) for a, b in zip(results, expected, strict=True)):
-        sweep.same[name] += 1
-    else:
-        sweep.faults.append(f"{name} ({mode}): differs")
+    by_value = name_of(op) in EQUAL_BY_VALUE
+    agree = len(results) == len(expected) and all(same(a, b, by_value) for a, b in zip(results, expected, strict=True))
+    return "same" if agree else "differs"
 
 
-def sweep_over(mode: str, ops: list | None = None) -> Sweep:
-    """Try every operator in `mode`."""
-    sweep = Sweep()
+def outcomes(op: Any, mode: str) -> list[str | Exception | None]:
+    """Return what became of each sample of an operator."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for op in operators() if ops is None else ops:
-            for sample, fresh in zip(samples_of(op, mode), samples_of(op, mode, seed=1), strict=False):
-                try_sample(op, mode, sample, fresh, sweep)
-    return sweep
+        samples = zip(samples_of(op, mode), samples_of(op, mode, seed=1), strict=True)
+        return [try_sample(op, mode, sample, fresh) for sample, fresh in samples]
 
 
 @pytest.mark.release
 @pytest.mark.parametrize("mode", MODES)
 def test_no_operator_differs_silently(mode: str) -> None:
-    sweep = sweep_over(mode)
+    sweep = Sweep()
+    for op in operators():
+        for outcome in outcomes(op, mode):
+            if outcome == "same":
+                sweep.same[name_of(op)] += 1
+            elif outcome == "differs":
+                sweep.faults.append(f"{name_of(op)} differs")
+            elif outcome is not None:
+                line = f"{type(outcome).__name__}: {str(outcome).partition(chr(10))[0]}"
+                if is_a_refusal(outcome):
+                    sweep.refused.setdefault(name_of(op), []).append(line)
+                else:
+                    sweep.faults.append(f"{name_of(op)} fails: {line}")
     print(f"\n{mode}: {sweep}")
     assert sweep.same.total() > 1000
     assert not sweep.faults
