@@ -15,8 +15,22 @@ PyTorch 2.9 to 2.14; ``tests/test_parity.py`` runs one test per behaviour on bot
 Importing it changes two things of PyTorch for the process: optimizers accept ``capturable=True`` on the CPU, and
 ``Tensor.record_stream`` does nothing there instead of raising.
 
-What no mode can see on a CPU, and what therefore passes here although a GPU refuses it or behaves otherwise, is listed
-in :data:`LIMITS`.
+What no mode can see on a CPU, and what therefore passes here although a GPU refuses it or behaves otherwise:
+
+* a tensor made before the capture counts as a device tensor, whatever it is on a GPU; `device="cpu"` too;
+* `.to("cpu")`, `torch.from_numpy`, pickling and `data_ptr()` leave no trace: not refused;
+* pageable and pinned memory are one: a copy from a tensor made before the capture is captured;
+* the first use of a library (cuBLAS, cuDNN) in a capture works: a missing warm-up is not noticed;
+* a warm-up on the default stream with its loss still alive is not refused;
+* everything runs in order: a missing `wait_stream` never shows (on an H200 it did not in 200 tries either);
+* a failed capture that drew random numbers spoils the process on PyTorch 2.11 (restart the kernel); not here;
+* work of other threads is not part of a capture, and does not break it; `capture_error_mode` has no effect;
+* code of `torch.compile` runs uncompiled in a capture;
+* memory of a capture is kept until `reset`, never reused: a shared pool saves nothing here;
+* an own generator must be registered before the capture, as on 2.11 (2.14 does it by itself);
+* operations that are not ATen's on the CPU are not recorded: sparse tensors, control flow, scripted forks;
+* gradients of `max()`, `min()` and `median()` take the GPU's way: a zero may change its sign;
+* cuDNN's choice of algorithms, so that GRU and LSTM replay bitwise as in eager here alone.
 """
 
 from __future__ import annotations
@@ -40,51 +54,19 @@ from torch.optim import optimizer as _optimizers
 
 from . import capture as capturing
 from .capture import Operation, refuse_in_capture
+from .foresee import set_autocast
 
+# fmt: off
 __all__ = [
-    "LIMITS",
-    "CUDAGraph",
-    "Event",
-    "Operation",
-    "Stream",
-    "current_device",
-    "current_stream",
-    "default_stream",
-    "device_count",
-    "empty_cache",
-    "get_rng_state",
-    "graph",
-    "graph_pool_handle",
-    "initial_seed",
-    "is_available",
-    "is_current_stream_capturing",
-    "make_graphed_callables",
-    "manual_seed",
-    "manual_seed_all",
-    "memory_allocated",
-    "set_rng_state",
-    "set_stream",
-    "stream",
-    "synchronize",
+    "LIMITS", "CUDAGraph", "Event", "Operation", "Stream", "current_device", "current_stream", "default_stream",
+    "device_count", "empty_cache", "get_rng_state", "graph", "graph_pool_handle", "initial_seed", "is_available",
+    "is_current_stream_capturing", "make_graphed_callables", "manual_seed", "manual_seed_all", "memory_allocated",
+    "set_rng_state", "set_stream", "stream", "synchronize",
 ]
+# fmt: on
 
-LIMITS = (
-    'a tensor made before the capture counts as a device tensor, whatever it is on a GPU; `device="cpu"` too',
-    '`.to("cpu")`, `torch.from_numpy`, pickling and `data_ptr()` leave no trace: not refused',
-    "pageable and pinned memory are one: a copy from a tensor made before the capture is captured",
-    "the first use of a library (cuBLAS, cuDNN) in a capture works: a missing warm-up is not noticed",
-    "a warm-up on the default stream with its loss still alive is not refused",
-    "everything runs in order: a missing `wait_stream` never shows (on an H200 it did not in 200 tries either)",
-    "a failed capture that drew random numbers spoils the process on PyTorch 2.11 (restart the kernel); not here",
-    "work of other threads is not part of a capture, and does not break it; `capture_error_mode` has no effect",
-    "code of `torch.compile` runs uncompiled in a capture",
-    "memory of a capture is kept until `reset`, never reused: a shared pool saves nothing here",
-    "an own generator must be registered before the capture, as on 2.11 (2.14 does it by itself)",
-    "operations that are not ATen's on the CPU are not recorded: sparse tensors, control flow, scripted forks",
-    "gradients of `max()`, `min()` and `median()` take the GPU's way: a zero may change its sign",
-    "cuDNN's choice of algorithms, so that GRU and LSTM replay bitwise as in eager here alone",
-)
-"""What a GPU refuses, or does otherwise, and the stand-in cannot see; everything else agrees, as far as we know."""
+LIMITS = __doc__[__doc__.index("* ") :]
+"""What no mode can see on a CPU, one line each: the end of this module's docstring."""
 
 _UNJOINED = "CUDA error: capturing stream has unjoined work"
 _EVENT_OF_CAPTURE = "CUDA error: operation not permitted on an event last recorded in a capturing stream"
@@ -442,19 +424,15 @@ class CUDAGraph:
         refuse_in_capture()
         self._pool = graph_pool_handle() if pool is None else pool
         self._exit_stack = ExitStack()
-        capture = capturing.Capture(
-            current_stream().stream_id,
-            lambda: current_stream().stream_id,
-            lambda: _thread.stream.stream_id,
-            self._generators,
-        )
-        capturing.active = capture
+        streams = lambda: current_stream().stream_id, lambda: _thread.stream.stream_id
+        capture = capturing.active = capturing.Capture(*streams, self._generators)
         self._exit_stack.enter_context(capturing.Recorder())
         self._exit_stack.enter_context(capturing.HostReads())
         self._exit_stack.callback(_optimizers.register_optimizer_step_pre_hook(capturing.check_optimizer).remove)
         for name in ("get_rng_state", "set_rng_state", "manual_seed", "seed"):
+            captured = getattr(capture, "manual_seed" if name == "seed" else name)
             for module in (torch, torch.random):
-                replaced = _on_stream_of(capture, getattr(capture, name), getattr(module, name))
+                replaced = _on_stream_of(capture, captured, getattr(module, name))
                 self._exit_stack.enter_context(mock.patch.object(module, name, replaced))
 
     def register_generator_state(self, generator: torch.Generator) -> None:
@@ -543,13 +521,17 @@ class CUDAGraph:
             torch._C._AutoDispatchBelowADInplaceOrView(),
         ):
             try:
+                modes = None
                 for operation in self._operations:
+                    if operation._modes != modes:
+                        modes = operation._modes
+                        torch._C._set_grad_enabled(modes[0])
+                        set_autocast(modes[1])
                     operation.run()
             finally:
                 torch._C._set_grad_enabled(grad_enabled)
                 torch.set_autocast_dtype(cpu, autocast[0])
                 torch.set_autocast_enabled(cpu, autocast[1])
-                torch.clear_autocast_cache()
 
     def reset(self) -> None:
         """Delete the recording and let go of its memory."""
@@ -643,12 +625,7 @@ def manual_seed(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-manual_seed_all = manual_seed
-
-
-def initial_seed() -> int:
-    """Return the seed of the default generator."""
-    return torch.initial_seed()
+manual_seed_all, initial_seed = manual_seed, torch.initial_seed
 
 
 def memory_allocated(device: Any = None) -> int:

@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
-from .foresee import Foreseen, autocast_below, predict
+from .foresee import Foreseen, predict
 
 NOT_PERMITTED = "CUDA error: operation not permitted when stream is capturing"
 PREVIOUS_ERROR = "CUDA error: operation failed due to a previous error during capture"
@@ -63,15 +63,14 @@ _READS = {
 }
 _READING_GRADIENTS = {"ProdBackward0", "ProdBackward1", "CumprodBackward0"}
 # What copies to or from pageable host memory inside of the operation.
-_COPIES_INSIDE = {
-    *(_aten._linalg_svd, _aten.linalg_matrix_exp, _aten.bincount, _aten._ctc_loss, _aten.ctc_loss),
-}
+_COPIES_INSIDE = {_aten._linalg_svd, _aten.linalg_pinv, _aten.linalg_matrix_exp, _aten.bincount, _aten._ctc_loss}
 # With a host operand of any size they copy it to the device; other operations take a single number.
 _COPIES_OPERANDS = {_aten.copy_, _aten.index, _aten.where, *_INDEX_WRITES}
 
 # Host reads that dispatch no ATen operation on the CPU, and constructors that read Python data.
 _PRINTS = {"__repr__", "__format__"}
 _HOST_COPIES = {"cpu", "tolist"}
+_CHECKED_ON_A_CPU = {"one_hot", "quantile", "nanquantile"}
 _NUMPY = {"numpy", "__array__"}
 _FROM_HOST = {"tensor", "as_tensor", "asarray", "new_tensor"}
 
@@ -97,8 +96,7 @@ class Operation:
     _args: tuple = field(repr=False, default=())
     _kwargs: dict = field(repr=False, default_factory=dict)
     _results: list = field(repr=False, default_factory=list)
-    _grad_enabled: bool = field(repr=False, default=True)
-    _autocast: torch.dtype | None = field(repr=False, default=None)
+    _modes: tuple = field(repr=False, default=(True, None))  # whether gradients are on, and what autocast casts to
 
     def run(self) -> None:
         """Execute the operation on the recorded storages.
@@ -106,8 +104,6 @@ class Operation:
         Raises:
             NotImplementedError: the result has another shape or dtype than the capture foresaw.
         """
-        torch._C._set_grad_enabled(self._grad_enabled)
-        set_autocast(self._autocast)
         fresh = self._func(*self._args, **self._kwargs)
         for result, value in zip(self._results, tree_leaves(fresh) if self._results else (), strict=True):
             if result is None or value is None:  # a gradient that nobody needs is foreseen, and not computed
@@ -120,31 +116,19 @@ class Operation:
             result.copy_(value)
 
 
-def set_autocast(dtype: torch.dtype | None) -> None:
-    """Let autocast on the CPU cast to `dtype`, or not at all if None."""
-    torch.set_autocast_enabled("cpu", dtype is not None)
-    if dtype is not None:
-        torch.set_autocast_dtype("cpu", dtype)
-
-
 class Capture:
     """A capture underway.
 
     Args:
-        stream_id: the stream on which it begins.
         current_stream_id: tells the stream that receives an operation; in a backward pass its forward's stream.
         calling_stream_id: tells the current stream of the calling thread, in a backward pass as well.
         generators: random generators, beside the default one, that the graph may draw from.
     """
 
     def __init__(
-        self,
-        stream_id: int,
-        current_stream_id: Callable[[], int],
-        calling_stream_id: Callable[[], int],
-        generators: list[torch.Generator],
+        self, current_stream_id: Callable[[], int], calling_stream_id: Callable[[], int], generators: list
     ) -> None:
-        self.origin = stream_id
+        self.origin = stream_id = current_stream_id()
         self.current_stream_id = current_stream_id
         self.calling_stream_id = calling_stream_id
         self.thread = threading.get_ident()
@@ -154,7 +138,8 @@ class Capture:
         self.operations: list[Operation] = []
         self.allocated: list[Tensor] = []
         self.making_host = False  # a factory without `device=` is being called
-        self.unchecked = False  # `one_hot` is being called, which checks its values on a CPU only
+        self.autocast: torch.dtype | None = None  # what autocast casts to in the call underway
+        self.unchecked = False  # a function is being called that checks its values on a CPU only
         self.generators = {generator._cdata for generator in (torch.default_generator, *generators)}
         self.rng_state = torch.default_generator.get_state()
         self._rng_tokens: list[Tensor] = []
@@ -217,23 +202,15 @@ class Capture:
             raise NotImplementedError("The stand-in takes a generator's state back in the same capture only.")
         self.note("set_rng_state", lambda: torch.default_generator.set_state(new_state))
 
-    def manual_seed(self, seed: int) -> torch.Generator:
+    def manual_seed(self, seed: int | None = None) -> torch.Generator:
         """Accept the seed that the generator has, without effect.
 
         Raises:
-            RuntimeError: `seed` is another one.
+            RuntimeError: `seed` is another one, or to be chosen.
         """
-        if int(seed) % 2**64 != torch.initial_seed():
+        if seed is None or int(seed) % 2**64 != torch.initial_seed():
             raise RuntimeError(OTHER_SEED)
         return torch.default_generator
-
-    def seed(self) -> NoReturn:
-        """Refuse to choose a new seed.
-
-        Raises:
-            RuntimeError: always.
-        """
-        raise RuntimeError(OTHER_SEED)
 
     def note(self, name: str, call: Callable[[], Any]) -> None:
         """Record `call`, which is no operation on tensors."""
@@ -283,18 +260,23 @@ class Capture:
             return func(*args, **kwargs)  # changes metadata alone
         if func is _aten.record_stream.default:
             return None  # everything that a capture touches stays alive
-        if self.unchecked and func is _aten._local_scalar_dense.default:
-            return 0
+        if self.unchecked and func in (_aten._local_scalar_dense.default, _aten.equal.default):
+            return True if func is _aten.equal.default else 0  # what passes the check
         self._refuse_reads(func, args, kwargs)
         self._refuse_host_operands(func, args, host)
         try:
-            predicted = predict(func, args, kwargs)
+            predicted = predict(func, args, kwargs, self._autocast_inside(func))
         except (DataDependentOutputException, DynamicOutputShapeException):
             self.refuse()
         result = self._record(func, args, kwargs, predicted)
         if stream_id != calling:
             self.join(calling, self.seen[stream_id])  # and at the end of the pass the caller waits for it
         return result
+
+    def _autocast_inside(self, func: Any) -> torch.dtype | None:
+        """Return what autocast casts to in operations that `func`'s kernel calls; its arguments are cast already."""
+        own = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "AutocastCPU")
+        return None if own else self.autocast
 
     def _run_on_host(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """Run `func` at once, and remember that its results are host tensors."""
@@ -388,17 +370,9 @@ class Capture:
         results = [t for t in fresh if t is not None]
         self.operations.append(
             Operation(
-                name=str(func),
-                stream=list(self.seen).index(stream_id),
-                inputs=number((args, kwargs)),
-                outputs=number((results, written)),
-                shape=tuple(results[0].shape) if results else None,
-                _func=func,
-                _args=args,
-                _kwargs=kwargs,
-                _results=fresh if results else [],
-                _grad_enabled=torch.is_grad_enabled(),
-                _autocast=autocast_below(),
+                *(str(func), list(self.seen).index(stream_id), number((args, kwargs)), number((results, written))),
+                *(tuple(results[0].shape) if results else None, func, args, kwargs, fresh if results else []),
+                (torch.is_grad_enabled(), self._autocast_inside(func)),
             )
         )
 
@@ -455,7 +429,9 @@ class HostReads(TorchFunctionMode):
             and torch.utils._device.CURRENT_DEVICE is None
             and func in torch.utils._device._device_constructors()
         )
-        active.unchecked = name == "one_hot" and (args[1:] or (kwargs.get("num_classes", -1),))[0] > 0
+        active.autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+        width = (args[1:] or (kwargs.get("num_classes", -1),))[0] if name == "one_hot" else None
+        active.unchecked = name in _CHECKED_ON_A_CPU and (width is None or width > 0)
         try:
             return func(*args, **kwargs)
         finally:

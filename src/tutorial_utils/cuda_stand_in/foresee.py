@@ -52,15 +52,14 @@ def _signature(value: Any) -> tuple:
     return (type(value), value)
 
 
-def autocast_below() -> torch.dtype | None:
-    """Return the dtype to which autocast casts for operations that a kernel calls; None where it casts nothing."""
-    below = torch.is_autocast_enabled("cpu") and not torch._C._dispatch_tls_is_dispatch_key_excluded(
-        torch._C.DispatchKey.AutocastCPU
-    )
-    return torch.get_autocast_dtype("cpu") if below else None
+def set_autocast(dtype: torch.dtype | None) -> None:
+    """Let autocast on the CPU cast to `dtype`, or not at all if None."""
+    torch.set_autocast_enabled("cpu", dtype is not None)
+    if dtype is not None:
+        torch.set_autocast_dtype("cpu", dtype)
 
 
-def predict(func: Any, args: tuple, kwargs: dict) -> Any:
+def predict(func: Any, args: tuple, kwargs: dict, autocast: torch.dtype | None) -> Any:
     """Return `func`'s result with :class:`Foreseen` for tensors; raise what it would raise for these arguments.
 
     Raises:
@@ -68,9 +67,13 @@ def predict(func: Any, args: tuple, kwargs: dict) -> Any:
         NotImplementedError: the operation cannot be recorded.
     """
     names = tuple((name, _signature(value)) for name, value in kwargs.items())
-    key = (func, torch.get_default_dtype(), autocast_below(), _signature(args), names)
+    key = (func, torch.get_default_dtype(), autocast, _signature(args), names)
     if key not in _foreseen:
-        _foreseen[key] = tree_map_only(Tensor, lambda t: _foresee(func, t), _imagine(func, args, kwargs))
+        set_autocast(autocast)
+        try:
+            _foreseen[key] = tree_map_only(Tensor, lambda t: _foresee(func, t), _imagine(func, args, kwargs, autocast))
+        finally:
+            set_autocast(None)
     return _foreseen[key]
 
 
@@ -81,12 +84,12 @@ def _foresee(func: Any, value: Tensor) -> Foreseen:
     return Foreseen(tuple(value.size()), tuple(value.stride()), value.dtype)
 
 
-def _imagine(func: Any, args: tuple, kwargs: dict) -> Any:
+def _imagine(func: Any, args: tuple, kwargs: dict, autocast: torch.dtype | None) -> Any:
     """Return tensors like `func`'s results, whose values mean nothing."""
     mutates = func._schema.is_mutable
-    half = any(isinstance(t, Tensor) and t.dtype in _HALF for t in tree_leaves((args, kwargs)))
+    half = autocast or any(isinstance(t, Tensor) and t.dtype in _HALF for t in tree_leaves((args, kwargs)))
     if func in _METADATA_BY_RUNNING or (half and not mutates):
-        try:  # FakeTensor and the CPU's kernels disagree on statistics in half precision
+        try:  # FakeTensor and the CPU's kernels disagree on the dtypes of statistics in half precision
             return _run_for_nothing(func, args, kwargs)
         except RuntimeError:
             pass
