@@ -52,6 +52,7 @@ FAILS: dict[str, set[str]] = {
     "the recomputation draws another mask": {"checkpointed_dropout", "reentrant_checkpointed_dropout"},
 }
 
+DEVICE = torch.device("cpu")  # in a capture, a tensor that is made without it is a host tensor, as on a GPU
 SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
 ADAM = partial(torch.optim.Adam, lr=0.01, capturable=True)
 FUSED_ADAM = partial(torch.optim.Adam, lr=0.01, fused=True, capturable=True)
@@ -212,7 +213,7 @@ def efficientnet_with_stochastic_depth():
     )
 
     def keep(x):
-        return x * torch.bernoulli(torch.full((x.shape[0], 1, 1, 1), 0.8)) / 0.8
+        return x * torch.bernoulli(torch.full((x.shape[0], 1, 1, 1), 0.8, device=DEVICE)) / 0.8
 
     return net, lambda x, y: classify(net.head(pooled((h := net.stem(x)) + keep(net.body(h)))), y)
 
@@ -369,7 +370,7 @@ def dcgan():
     net = parts(g=up, d=nn.Sequential(nn.Conv2d(1, 8, 4, 2, 1), nn.LeakyReLU(0.2), nn.Flatten(), nn.Linear(128, 1)))
 
     def judge(x, one):
-        return F.binary_cross_entropy_with_logits(net.d(x), torch.full((4, 1), one))
+        return F.binary_cross_entropy_with_logits(net.d(x), torch.full((4, 1), one, device=DEVICE))
 
     return (
         net,
@@ -383,7 +384,7 @@ def wasserstein_gan_with_gradient_penalty():
     net = parts(g=mlp_of(3, 16, 8), d=mlp_of(8, 16, 1, activation=nn.Tanh))
 
     def critic(x, z):
-        between = torch.lerp(x, fake := net.g(z).detach().float(), torch.rand(4, 1)).requires_grad_()
+        between = torch.lerp(x, fake := net.g(z).detach().float(), torch.rand(4, 1, device=DEVICE)).requires_grad_()
         (slope,) = torch.autograd.grad(net.d(between).sum(), between, create_graph=True)
         return net.d(fake).mean() - net.d(x).mean() + 10 * (slope.norm(dim=1) - 1).square().mean()
 
@@ -453,7 +454,7 @@ def flow_matching():
     net = mlp_of(9, 16, 8, activation=nn.SiLU)
 
     def loss(x):
-        noise, t = torch.randn_like(x), torch.rand(4, 1)
+        noise, t = torch.randn_like(x), torch.rand(4, 1, device=DEVICE)
         return F.mse_loss(net(torch.cat([torch.lerp(noise, x, t), t], 1)), x - noise)
 
     return net, loss
@@ -767,7 +768,7 @@ def attention_with_padding():
     net = parts(attend=nn.MultiheadAttention(8, 2, dropout=0.1, batch_first=True), head=nn.Linear(8, 5))
 
     def loss(x, chance, y):
-        padding = (chance > 1).index_fill(1, torch.zeros(1, dtype=torch.long), False)
+        padding = (chance > 1).index_fill(1, torch.zeros(1, dtype=torch.long, device=DEVICE), False)
         return classify(net.head(net.attend(x, x, x, key_padding_mask=padding)[0][:, 0]), y)
 
     return net, loss
@@ -825,7 +826,7 @@ def graph_convolution_with_a_dense_adjacency():
     net = nn.ModuleList([nn.Linear(8, 12), nn.Linear(12, 5)])
 
     def loss(x, edges, y):
-        a = (edges > 0).float() + torch.eye(6)
+        a = (edges > 0).float() + torch.eye(6, device=DEVICE)
         a = a / a.sum(1, keepdim=True)
         return classify(a @ net[1]((a @ net[0](x)).relu()), y)
 
@@ -849,9 +850,13 @@ def graph_attention_by_scatter():
 
     def loss(x, edges, y):
         score = net.score(torch.cat([x[edges[0]], x[edges[1]]], 1)).float().squeeze(1)
-        score = (score - torch.zeros(6).scatter_reduce(0, edges[1], score.detach(), "amax")[edges[1]]).exp()
-        share = score / torch.zeros(6).scatter_add(0, edges[1], score)[edges[1]]
-        return classify(torch.zeros(6, 5).index_add(0, edges[1], share[:, None] * net.value(x)[edges[0]]), y)
+        score = (
+            score - torch.zeros(6, device=DEVICE).scatter_reduce(0, edges[1], score.detach(), "amax")[edges[1]]
+        ).exp()
+        share = score / torch.zeros(6, device=DEVICE).scatter_add(0, edges[1], score)[edges[1]]
+        return classify(
+            torch.zeros(6, 5, device=DEVICE).index_add(0, edges[1], share[:, None] * net.value(x)[edges[0]]), y
+        )
 
     return net, loss
 
@@ -871,7 +876,7 @@ def pointnet():
     )
 
     def loss(x, y):
-        turn = torch.eye(3) + 0.1 * net.align(x.amax(2)).view(4, 3, 3)
+        turn = torch.eye(3, device=DEVICE) + 0.1 * net.align(x.amax(2)).view(4, 3, 3)
         return classify(net.head(net.each(turn.to(x.dtype) @ x).amax(2)), y)
 
     return net, loss
@@ -883,7 +888,7 @@ def nearest_neighbours_of_points():
 
     def loss(x, y):
         near = torch.cdist(x, x).topk(3, largest=False).indices
-        others = x[torch.arange(2)[:, None, None], near]
+        others = x[torch.arange(2, device=DEVICE)[:, None, None], near]
         return classify(net.head(net.edge(torch.cat([others - x[:, :, None], others], -1)).amax((1, 2))), y)
 
     return net, loss
@@ -916,7 +921,7 @@ def factorisation_machine_of_clicks():
     net = parts(embed=nn.Embedding(21, 4), deep=mlp_of(14, 16, 1))
 
     def loss(ids, numbers, y):
-        e = net.embed(ids + torch.arange(0, 21, 7))
+        e = net.embed(ids + torch.arange(0, 21, 7, device=DEVICE))
         pairs = 0.5 * (e.sum(1).square() - e.square().sum(1)).sum(1)
         return F.binary_cross_entropy_with_logits(
             net.deep(torch.cat([e.flatten(1), numbers], 1))[:, 0] + pairs, y.float()
@@ -931,7 +936,7 @@ def factorisation_machine_of_clicks():
 @network(ROWS, ROWS)
 def contrastive_infonce():
     net = mlp_of(8, 16, 6)
-    return net, lambda a, b: classify(F.normalize(net(a)) @ F.normalize(net(b)).T / 0.1, torch.arange(4))
+    return net, lambda a, b: classify(F.normalize(net(a)) @ F.normalize(net(b)).T / 0.1, torch.arange(4, device=DEVICE))
 
 
 @network(ROWS)
@@ -940,8 +945,8 @@ def simclr_with_augmentation():
 
     def loss(x):
         h = F.normalize(net(torch.cat([F.dropout(x, 0.2), x + 0.1 * torch.randn_like(x)])))
-        similarity = (h @ h.T / 0.5).masked_fill(torch.eye(8, dtype=torch.bool), float("-inf"))
-        return classify(similarity, torch.arange(8).roll(4))
+        similarity = (h @ h.T / 0.5).masked_fill(torch.eye(8, dtype=torch.bool, device=DEVICE), float("-inf"))
+        return classify(similarity, torch.arange(8, device=DEVICE).roll(4))
 
     return net, loss
 
@@ -1002,7 +1007,7 @@ def knowledge_distillation():
 @network(ROWS, LABELS)
 def label_smoothing():
     net = mlp_of(8, 16, 5)
-    return net, lambda x, y: classify(net(x), y, label_smoothing=0.1, weight=torch.linspace(0.5, 1.5, 5))
+    return net, lambda x, y: classify(net(x), y, label_smoothing=0.1, weight=torch.linspace(0.5, 1.5, 5, device=DEVICE))
 
 
 @network(ROWS, LABELS)
@@ -1016,7 +1021,7 @@ def mixup():
     net = mlp_of(8, 16, 5)
 
     def loss(x, y):
-        share, other = torch.rand(()), torch.randperm(4)
+        share, other = torch.rand((), device=DEVICE), torch.randperm(4, device=DEVICE)
         h = net(torch.lerp(x[other], x, share))
         return share * classify(h, y) + (1 - share) * classify(h, y[other])
 
@@ -1298,7 +1303,7 @@ def capsules_with_routing():
         return s * (n := s.norm(dim=-1, keepdim=True)) / (1 + n.square())
 
     def loss(x, y):
-        votes, routes = torch.einsum("bid,icde->bice", x, net.votes), torch.zeros(4, 6, 5)
+        votes, routes = torch.einsum("bid,icde->bice", x, net.votes), torch.zeros(4, 6, 5, device=DEVICE)
         for _ in range(3):
             out = squash((routes.softmax(2)[..., None] * votes).sum(1))
             routes = routes + (votes * out[:, None]).sum(-1).detach()
@@ -1346,7 +1351,9 @@ def gaussian_process_with_a_deep_kernel():
 
     def loss(x, y):
         h = net.body(x).float()
-        kernel = (-(h[:, None] - h).square().sum(-1)).exp() + (F.softplus(net.noise) + 0.1) * torch.eye(4)
+        kernel = (-(h[:, None] - h).square().sum(-1)).exp() + (F.softplus(net.noise) + 0.1) * torch.eye(
+            4, device=DEVICE
+        )
         factor = torch.linalg.cholesky_ex(kernel).L
         return (
             torch.linalg.solve_triangular(factor, y[:, None], upper=False).square().sum()
