@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any, NoReturn
 
 import torch
@@ -92,9 +93,7 @@ class Operation:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     shape: tuple[int, ...] | None
-    _func: Any = field(repr=False)
-    _args: tuple = field(repr=False, default=())
-    _kwargs: dict = field(repr=False, default_factory=dict)
+    _call: Callable[[], Any] = field(repr=False)
     _results: list = field(repr=False, default_factory=list)
     _modes: tuple = field(repr=False, default=(True, None))  # whether gradients are on, and what autocast casts to
 
@@ -104,8 +103,10 @@ class Operation:
         Raises:
             NotImplementedError: the result has another shape or dtype than the capture foresaw.
         """
-        fresh = self._func(*self._args, **self._kwargs)
-        for result, value in zip(self._results, tree_leaves(fresh) if self._results else (), strict=True):
+        fresh = self._call()
+        if not self._results:
+            return
+        for result, value in zip(self._results, tree_leaves(fresh), strict=True):
             if result is None or value is None:  # a gradient that nobody needs is foreseen, and not computed
                 continue
             if result.shape != value.shape or result.dtype != value.dtype:
@@ -114,6 +115,18 @@ class Operation:
                     f"{tuple(result.shape)} and {result.dtype}: the stand-in cannot replay this operation."
                 )
             result.copy_(value)
+
+
+@cache
+def _out_variant(func: Any) -> tuple[Any, str] | None:
+    """Return the overload of `func` that writes its one result into a given tensor, and that one's name, or None."""
+    arguments = [(a.name, str(a.type)) for a in func._schema.arguments]
+    for overload in (getattr(func.overloadpacket, name) for name in func.overloadpacket.overloads()):
+        names = [a.name for a in overload._schema.arguments if a.is_out]
+        others = [(a.name, str(a.type)) for a in overload._schema.arguments if not a.is_out]
+        if [str(r.type) for r in func._schema.returns] == ["Tensor"] and len(names) == 1 and others == arguments:
+            return overload, names[0]
+    return None
 
 
 class Capture:
@@ -368,10 +381,14 @@ class Capture:
         stream_id = self._advance()
         args, kwargs = tree_map_only(Tensor, held, (args, kwargs))
         results = [t for t in fresh if t is not None]
+        call = partial(func._op, *args, **kwargs)
+        variant = _out_variant(func) if results else None
+        if variant is not None:  # faster than to make a result and to copy it
+            call, fresh = partial(variant[0]._op, *args, **kwargs, **{variant[1]: results[0]}), []
         self.operations.append(
             Operation(
                 *(str(func), list(self.seen).index(stream_id), number((args, kwargs)), number((results, written))),
-                *(tuple(results[0].shape) if results else None, func, args, kwargs, fresh if results else []),
+                *(tuple(results[0].shape) if results else None, call, fresh if results else []),
                 (torch.is_grad_enabled(), self._autocast_inside(func)),
             )
         )
