@@ -17,20 +17,20 @@ Importing it changes two things of PyTorch for the process: optimizers accept ``
 
 What no mode can see on a CPU, and what therefore passes here although a GPU refuses it or behaves otherwise:
 
-* a tensor made before the capture counts as a device tensor, whatever it is on a GPU; `device="cpu"` too;
-* `.to("cpu")`, `torch.from_numpy`, pickling and `data_ptr()` leave no trace: not refused;
-* pageable and pinned memory are one: a copy from a tensor made before the capture is captured;
-* the first use of a library (cuBLAS, cuDNN) in a capture works: a missing warm-up is not noticed;
-* a warm-up on the default stream with its loss still alive is not refused;
+* a tensor made before the capture counts as a device tensor, also where it is a host tensor on a GPU;
+* `.to("cpu")`, `torch.from_numpy`, pickling and `data_ptr()` leave no trace, and `.numpy()` works outside of a capture;
+* host memory is neither pageable nor pinned: a copy from a tensor made before the capture is captured;
+* a library (cuBLAS, cuDNN) may be used for the first time in a capture: a missing warm-up is not noticed;
+* a warm-up on the default stream whose loss is still alive is not refused;
 * everything runs in order: a missing `wait_stream` never shows (on an H200 it did not in 200 tries either);
-* a failed capture that drew random numbers spoils the process on PyTorch 2.11 (restart the kernel); not here;
-* work of other threads is not part of a capture, and does not break it; `capture_error_mode` has no effect;
+* a failed capture that drew random numbers spoils a GPU's process on PyTorch 2.11 (restart the kernel), not this one;
+* other threads are not part of a capture and do not break it: `capture_error_mode` has no effect;
 * code of `torch.compile` runs uncompiled in a capture;
-* memory of a capture is kept until `reset`, never reused: a shared pool saves nothing here;
-* an own generator must be registered before the capture, as on 2.11 (2.14 does it by itself);
-* operations that are not ATen's on the CPU are not recorded: sparse tensors, control flow, scripted forks;
-* gradients of `max()`, `min()` and `median()` take the GPU's way: a zero may change its sign;
-* cuDNN's choice of algorithms, so that GRU and LSTM replay bitwise as in eager here alone.
+* memory of a capture is kept until `reset` and never reused: sharing a pool saves nothing here;
+* an own generator is to be registered before the capture, as on 2.11; 2.14 does it by itself;
+* not recorded, and refused by name: sparse tensors, control flow, scripted forks, `pack_padded_sequence`;
+* gradients of `max()`, `min()` and `median()` are computed the GPU's way: a zero may change its sign;
+* GRU and LSTM replay bitwise as in eager, which cuDNN's do not.
 """
 
 from __future__ import annotations

@@ -57,11 +57,9 @@ _UNDECLARED_VIEWS = {_aten._unsafe_view, _aten.unsafe_split, _aten.unsafe_split_
 _INDEX_WRITES = {_aten.index_put, _aten.index_put_, _aten._index_put_impl_, _aten._unsafe_index_put}
 
 # What a GPU waits for inside of the operation (observed on an H200): error checks, sizes, and the search for zeros.
-_READS = {
-    *(_aten._linalg_check_errors.default, _aten._linalg_eigh.default, _aten.linalg_eig.default),
-    *(_aten.linalg_eigvals.default, _aten.linalg_lstsq.default),
-    *(_aten.normal.Tensor_Tensor, _aten.normal.float_Tensor),
-}
+_READS = {_aten._linalg_check_errors.default, _aten._linalg_eigh.default, _aten.linalg_eig.default}
+_READS |= {_aten.linalg_eigvals.default, _aten.linalg_lstsq.default}
+_READS |= {_aten.normal.Tensor_Tensor, _aten.normal.float_Tensor}
 _READING_GRADIENTS = {"ProdBackward0", "ProdBackward1", "CumprodBackward0"}
 # What copies to or from pageable host memory inside of the operation.
 _COPIES_INSIDE = {_aten._linalg_svd, _aten.linalg_pinv, _aten.linalg_matrix_exp, _aten.bincount, _aten._ctc_loss}
@@ -239,11 +237,8 @@ class Capture:
             raise NotImplementedError(f"{func} came from another thread (a scripted fork?): it cannot be recorded.")
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         host = [t for t in tensors if self.is_host(t)] if self._host else []
-        if (
-            func is _aten.lift_fresh.default
-            or (self.making_host and not tensors)
-            or (host and len(host) == len(tensors))
-        ):
+        made_on_host = func is _aten.lift_fresh.default or (self.making_host and not tensors)
+        if made_on_host or (host and len(host) == len(tensors)):
             return self._run_on_host(func, args, kwargs)
         stream_id, calling = self.current_stream_id(), self.calling_stream_id()
         if stream_id != calling and self.includes(calling):  # backward: its forward's stream waits for the caller,
@@ -256,9 +251,8 @@ class Capture:
             self.refuse()
         if not isinstance(func, torch._ops.OpOverload):
             raise NotImplementedError(f"{func} cannot be recorded by the CPU stand-in.")
-        for t in tensors:
-            if t.layout is not torch.strided:
-                raise NotImplementedError(f"{func} takes a {t.layout} tensor: the stand-in records dense ones only.")
+        if sparse := [t.layout for t in tensors if t.layout is not torch.strided]:
+            raise NotImplementedError(f"{func} takes a {sparse[0]} tensor: the stand-in records dense ones only.")
         if func._schema.name in OPDEFS:  # an operator written in Python, which runs once: record what it calls
             by_device = OPDEFS[func._schema.name]._backend_fns
             with mode:
@@ -297,9 +291,7 @@ class Capture:
         for t in tree_leaves(result):
             if isinstance(t, Tensor) and t.layout is torch.strided:
                 self.make_host(t)
-        if torch.Tag.nondeterministic_seeded in getattr(
-            func, "tags", ()
-        ):  # a host draw: what a GPU takes from its other generator
+        if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()):  # a GPU draws it from the host's generator
             self.rng_state = torch.default_generator.get_state()
         return result
 
@@ -312,9 +304,9 @@ class Capture:
             func.overloadpacket is _aten.histc and (args[2:4] or (0, 0)) == (0, 0)  # the range is read from the data
         ):
             raise RuntimeError(PAGEABLE)
-        for value in (*args, *kwargs.values()):
-            if isinstance(value, torch.Generator) and value._cdata not in self.generators:
-                raise RuntimeError(_UNREGISTERED)
+        drawn_from = {value._cdata for value in (*args, *kwargs.values()) if isinstance(value, torch.Generator)}
+        if drawn_from - self.generators:
+            raise RuntimeError(_UNREGISTERED)
 
     def _refuse_host_operands(self, func: Any, args: tuple, host: list[Tensor]) -> None:
         """Refuse host tensors where a GPU needs a device tensor, and `x[mask] = t`, which counts the mask on the host.
