@@ -65,7 +65,7 @@ def samples_of(op: Any, mode: str, device: str = "cpu", seed: int = 0) -> list:
     torch.manual_seed(seed)
     random.seed(0)
     differentiable = op.supports_autograd and dtype in op.supported_backward_dtypes(device)
-    samples = list(op.sample_inputs(device, dtype, requires_grad=differentiable))
+    samples = list(op.sample_inputs(torch.device(device), dtype, requires_grad=differentiable))
     chosen = sorted({i * (len(samples) - 1) // max(SAMPLES - 1, 1) for i in range(SAMPLES)}) if samples else []
     samples = [samples[i] for i in chosen]
     for sample in samples if mode == "mixed" else ():
@@ -86,8 +86,8 @@ def inputs_of(sample: Any) -> list[Tensor]:
 
 
 def forward_and_backward(op: Any, sample: Any, mode: str, device: str = "cpu") -> list[Tensor | None]:
-    """Return the outputs and the gradients of all inputs."""
-    with torch.autocast(device, torch.bfloat16, enabled=mode in ("autocast", "mixed")):
+    """Return the outputs and the gradients of all inputs; what an operator makes without `device=` is on the device."""
+    with torch.device(device), torch.autocast(device, torch.bfloat16, enabled=mode in ("autocast", "mixed")):
         result = op(sample.input, *sample.args, **sample.kwargs)
     roots = [x for x in tensors_of(sample.output_process_fn_grad(result)) if x.requires_grad]
     leaves = [x for x in inputs_of(sample) if x.requires_grad]
