@@ -1636,6 +1636,43 @@ for _name, _make, _shape in (
 
 
 @behaviour
+def bfloat16_in_front_of_a_float32_batch_norm_updates_its_statistics(cuda, device):
+    norm = nn.BatchNorm1d(3).to(device)
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).to(device, torch.bfloat16)
+    reference = copy.deepcopy(norm)
+
+    def forward(norm):
+        with torch.autocast(device.type, torch.bfloat16):
+            return norm(x)
+
+    warm_up(cuda, lambda: forward(norm))
+    norm.load_state_dict(reference.state_dict())
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph):
+        y = forward(norm)
+    assert same(snapshot(reference), snapshot(norm))
+    graph.replay()
+    assert torch.equal(y, forward(reference)) and same(snapshot(reference), snapshot(norm))
+
+
+@behaviour(own_process=True)
+def a_size_that_depends_on_data_is_refused_in_half_precision_too(cuda, device):
+    x = torch.arange(4.0, device=device).bfloat16()
+    assert_refused_as_host_read(cuda, lambda: x.nonzero())
+
+
+@behaviour
+def transforms_of_functions_are_captured(cuda, device):
+    x = torch.arange(3.0, device=device)
+    graph, results = captured(
+        cuda, lambda: (torch.func.grad(lambda x: (x**3).sum())(x), torch.vmap(lambda a: a * 2)(x.view(3, 1)))
+    )
+    x.add_(1)
+    graph.replay()
+    assert results[0].tolist() == [3, 12, 27] and results[1].flatten().tolist() == [2, 4, 6]
+
+
+@behaviour
 def autocast_reaches_operations_inside_of_operations(cuda, device):
     theta = torch.randn(4, 2, 3, generator=torch.Generator().manual_seed(0)).to(device)
 

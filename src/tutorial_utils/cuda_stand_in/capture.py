@@ -171,7 +171,9 @@ class Capture:
 
     def is_host(self, tensor: Tensor) -> bool:
         """Return whether `tensor` was made on the host inside of this capture."""
-        return tensor.layout is torch.strided and tensor.untyped_storage()._cdata in self._host
+        if tensor.layout is not torch.strided or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            return False
+        return tensor.untyped_storage()._cdata in self._host
 
     def join(self, stream_id: int, seen: dict[int, int]) -> None:
         """Let `stream_id` wait for the work counted in `seen`; it thereby becomes part of the capture."""

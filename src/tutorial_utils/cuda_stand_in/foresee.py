@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 # The size of its workspace is known to oneDNN alone: FakeTensor predicts an empty one.
 _METADATA_BY_RUNNING = {torch.ops.aten.mkldnn_rnn_layer.default}
+_DEPENDS_ON_VALUES = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 _HALF = {torch.bfloat16, torch.float16}
 
 
@@ -88,7 +89,8 @@ def _imagine(func: Any, args: tuple, kwargs: dict, autocast: torch.dtype | None)
     """Return tensors like `func`'s results, whose values mean nothing."""
     mutates = func._schema.is_mutable
     half = autocast or any(isinstance(t, Tensor) and t.dtype in _HALF for t in tree_leaves((args, kwargs)))
-    if func in _METADATA_BY_RUNNING or (half and not mutates):
+    makes = any(r.alias_info is None for r in func._schema.returns)
+    if func in _METADATA_BY_RUNNING or (half and makes and not _DEPENDS_ON_VALUES & set(func.tags)):
         try:  # FakeTensor and the CPU's kernels disagree on the dtypes of statistics in half precision
             return _run_for_nothing(func, args, kwargs)
         except RuntimeError:
@@ -99,7 +101,7 @@ def _imagine(func: Any, args: tuple, kwargs: dict, autocast: torch.dtype | None)
     except (DataDependentOutputException, DynamicOutputShapeException):
         raise
     except (UnsupportedOperatorException, NotImplementedError, AssertionError) as error:
-        if mutates and all(r.alias_info is not None for r in func._schema.returns):
+        if mutates and not makes:
             return None  # it only mutates its arguments: there is nothing to foresee
         if func.namespace != "aten" and not mutates:
             return _run_for_nothing(func, args, kwargs)  # an operator of an extension, without a fake kernel
@@ -116,8 +118,9 @@ def _fake(t: Tensor) -> Tensor:
 
 
 def _run_for_nothing(func: Any, args: tuple, kwargs: dict) -> Any:
-    """Run `func`, which mutates nothing, on whatever its arguments hold now, and leave the generator alone."""
+    """Run `func` on copies of its arguments, as `native_batch_norm` mutates some undeclared; restore the generator."""
     state = torch.default_generator.get_state()
+    args, kwargs = tree_map_only(Tensor, torch.clone, (args, kwargs))
     try:
         return func(*args, **kwargs)
     finally:
