@@ -1636,6 +1636,24 @@ for _name, _make, _shape in (
 
 
 @behaviour
+def autocast_of_the_forward_does_not_reach_the_backward(cuda, device):
+    w = torch.randn(3, 5, 6, generator=torch.Generator().manual_seed(0)).to(device).requires_grad_()
+    a, b = torch.ones(4, 5, device=device) / 3, torch.ones(4, 6, device=device) / 7
+
+    def step():
+        w.grad = None
+        with torch.autocast(device.type, torch.bfloat16, cache_enabled=False):
+            loss = F.bilinear(a, b, w).float().pow(2).sum()
+        torch.autograd.backward(loss)
+
+    graph, _ = captured(cuda, step)
+    gradient = w.grad
+    graph.replay()
+    step()
+    assert torch.equal(gradient, w.grad)
+
+
+@behaviour
 def bfloat16_in_front_of_a_float32_batch_norm_updates_its_statistics(cuda, device):
     norm = nn.BatchNorm1d(3).to(device)
     x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).to(device, torch.bfloat16)

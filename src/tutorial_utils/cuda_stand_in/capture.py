@@ -422,12 +422,8 @@ class HostReads(TorchFunctionMode):
         kwargs = kwargs or {}
         if active is None:
             return func(*args, **kwargs)
-        if func is Tensor.backward:  # Python runs below it, which is to be seen as well
-            with self:
-                return torch.autograd.backward(*args, grad_tensors=kwargs.pop("gradient", None), **kwargs)
         name, device = getattr(func, "__name__", ""), kwargs.get("device")
-        first = args[0] if args else None
-        host = not isinstance(first, Tensor) or active.is_host(first)
+        host = not (args and isinstance(args[0], Tensor)) or active.is_host(args[0])
         if not host:
             self._refuse_read(name)
         elif name == "to" and any(isinstance(value, torch.device) for value in (*args, *kwargs.values())):
@@ -435,19 +431,19 @@ class HostReads(TorchFunctionMode):
         on_host = device is None or (isinstance(device, str) and device == "cpu")
         if name in _FROM_HOST and (not on_host or not host) and not (args and isinstance(args[-1], Tensor)):
             raise RuntimeError(PAGEABLE)
-        active.making_host = (
-            device is None
-            and torch.utils._device.CURRENT_DEVICE is None
-            and func in torch.utils._device._device_constructors()
-        )
-        active.autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+        makes = device is None and torch.utils._device.CURRENT_DEVICE is None
         width = (args[1:] or (kwargs.get("num_classes", -1),))[0] if name == "one_hot" else None
-        active.unchecked = name in _CHECKED_ON_A_CPU and (width is None or width > 0)
+        capture, before = active, active.autocast
+        capture.making_host = makes and func in torch.utils._device._device_constructors()
+        capture.unchecked = name in _CHECKED_ON_A_CPU and (width is None or width > 0)
+        capture.autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
         try:
+            if func is Tensor.backward:  # Python runs below it, which is to be seen as well
+                with self:
+                    return torch.autograd.backward(*args, grad_tensors=kwargs.pop("gradient", None), **kwargs)
             return func(*args, **kwargs)
         finally:
-            if active is not None:
-                active.making_host = active.unchecked = False
+            capture.making_host, capture.unchecked, capture.autocast = False, False, before
 
     def _refuse_read(self, name: str) -> None:
         if name in _PRINTS or (name in _HOST_COPIES | _NUMPY and not active.is_here()):
