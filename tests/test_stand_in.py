@@ -350,6 +350,16 @@ def test_a_read_beside_an_open_capture_says_what_to_do() -> None:
         graph.capture_end()
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_an_operation_whose_out_overload_resizes_is_replayed_right(reduction, recwarn) -> None:
+    x, y, graph = torch.rand(4, 5), torch.rand(4, 5).round(), cuda.CUDAGraph()
+    with cuda.graph(graph):
+        loss = F.binary_cross_entropy(x, y, reduction=reduction)
+    x.copy_(torch.rand(4, 5))
+    graph.replay()
+    assert torch.equal(loss, F.binary_cross_entropy(x, y, reduction=reduction)) and not recwarn.list
+
+
 def test_the_list_of_limits_has_one_line_each() -> None:
     assert all(line.startswith("* ") and line.endswith((";", ".")) for line in cuda.LIMITS.splitlines())
     assert 8 <= len(cuda.LIMITS.splitlines()) <= 20

@@ -56,6 +56,8 @@ _ALLOCATIONS = {_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_em
 _UNDECLARED_VIEWS = {_aten._unsafe_view, _aten.unsafe_split, _aten.unsafe_split_with_sizes}
 _INDEX_WRITES = {_aten.index_put, _aten.index_put_, _aten._index_put_impl_, _aten._unsafe_index_put}
 
+_PRODUCTS = {_aten.mm, _aten.addmm, _aten.bmm}
+
 # What a GPU waits for inside of the operation (observed on an H200): error checks, sizes, and the search for zeros.
 _READS = {_aten._linalg_check_errors.default, _aten._linalg_eigh.default, _aten.linalg_eig.default}
 _READS |= {_aten.linalg_eigvals.default, _aten.linalg_lstsq.default}
@@ -117,7 +119,12 @@ class Operation:
 
 @cache
 def _out_variant(func: Any) -> tuple[Any, str] | None:
-    """Return the overload of `func` that writes its one result into a given tensor, and that one's name, or None."""
+    """Return the overload of `func` that writes its one result into a given tensor, and that one's name, or None.
+
+    Only pointwise operations and products: others may resize what they are given (`binary_cross_entropy` does).
+    """
+    if torch.Tag.pointwise not in func.tags and func.overloadpacket not in _PRODUCTS:
+        return None
     arguments = [(a.name, str(a.type)) for a in func._schema.arguments]
     for overload in (getattr(func.overloadpacket, name) for name in func.overloadpacket.overloads()):
         names = [a.name for a in overload._schema.arguments if a.is_out]
