@@ -18,6 +18,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from tutorial_utils import cuda_stand_in
 from tutorial_utils.models import MnistNet
@@ -886,6 +887,8 @@ def ending_a_capture_on_another_stream_is_refused(cuda, device):
         x * 2
     with cuda.stream(cuda.Stream()), pytest.raises(RuntimeError, match="must end on the same stream it began on"):
         graph.capture_end()
+    with cuda.stream(stream):  # the capture goes on
+        graph.capture_end()
 
 
 @behaviour
@@ -1477,6 +1480,603 @@ def an_autograd_function_is_captured(cuda, device):
         x.fill_(3)
     graph.replay()
     assert x.grad.tolist() == [24, 24, 24]
+
+
+# --- host tensors and device tensors ------------------------------------------------------------------------------
+
+
+@behaviour
+def a_tensor_made_on_the_host_may_be_read_in_a_capture(cuda, device):
+    x = torch.ones(3, device=device)
+    with cuda.graph(cuda.CUDAGraph()):
+        x * 2
+        assert torch.tensor(3.0).item() == 3 and (torch.zeros(3) + 1).tolist() == [1, 1, 1]
+        assert torch.arange(4)[1:].sum() == 6 and torch.full((2,), 5).numpy().tolist() == [5, 5]
+        assert 0 <= float(torch.rand(1)) < 1 and "tensor([1, 2])" in repr(torch.as_tensor([1, 2]))
+
+
+@behaviour
+def a_host_tensor_of_one_number_is_baked_in(cuda, device):
+    x, graph = torch.ones(3, device=device), cuda.CUDAGraph()
+    with cuda.graph(graph):
+        factor, summand = torch.tensor(2.0), torch.zeros(())
+        y, z = x * factor, (x + summand).fill_(torch.tensor(7.0))
+    factor.fill_(5)
+    summand.fill_(9)
+    graph.replay()
+    assert y.tolist() == [2, 2, 2] and z.tolist() == [7, 7, 7]
+
+
+@behaviour
+def one_hot_of_a_given_width_is_captured(cuda, device):
+    t = torch.tensor([0, 2, 1], device=device)
+    graph, y = captured(cuda, lambda: (F.one_hot(t, 3), F.one_hot(t, num_classes=4)))
+    t.fill_(2)
+    graph.replay()
+    assert y[0].tolist() == [[0, 0, 1]] * 3 and y[1].tolist() == [[0, 0, 1, 0]] * 3
+
+
+BEHAVIOURS["host_read_by_one_hot_of_unknown_width_is_refused"] = (_host_read(lambda x: F.one_hot(x.long())), True)
+
+
+def _refused_with(act: Callable, message: str) -> Callable:
+    """Return a behaviour: `act` on tensors works eagerly, and raises `message` at its line in a capture."""
+
+    def run(cuda, device):
+        a = torch.eye(4, device=device) * 2 + torch.full((4, 4), 0.1, device=device)
+        tensors = a, torch.arange(4.0, device=device), torch.ones(4, device=device, requires_grad=True)
+        if message is not SAME_DEVICE:  # which is refused eagerly on a GPU, too
+            warm_up(cuda, lambda: act(*tensors), 1)
+        first, _ = refused(cuda, lambda: act(*tensors))
+        assert message in first_line(first), repr(first)
+
+    return run
+
+
+PAGEABLE = "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned"
+SAME_DEVICE = "Expected all tensors to be on the same device, but "
+
+for _name, _act, _message in (
+    ("linalg_inv", lambda a, x, w: torch.linalg.inv(a), NOT_PERMITTED),
+    ("linalg_cholesky", lambda a, x, w: torch.linalg.cholesky(a), NOT_PERMITTED),
+    ("linalg_solve", lambda a, x, w: torch.linalg.solve(a, x), NOT_PERMITTED),
+    ("linalg_lu_factor", lambda a, x, w: torch.linalg.lu_factor(a), NOT_PERMITTED),
+    ("linalg_eigh", lambda a, x, w: torch.linalg.eigh(a), NOT_PERMITTED),
+    ("linalg_eig", lambda a, x, w: torch.linalg.eig(a), NOT_PERMITTED),
+    ("linalg_lstsq", lambda a, x, w: torch.linalg.lstsq(a, a), NOT_PERMITTED),
+    ("linalg_svd", lambda a, x, w: torch.linalg.svd(a), PAGEABLE),
+    ("linalg_svdvals", lambda a, x, w: torch.linalg.svdvals(a), PAGEABLE),
+    ("linalg_pinv", lambda a, x, w: torch.linalg.pinv(a), PAGEABLE),
+    ("linalg_cond", lambda a, x, w: torch.linalg.cond(a), PAGEABLE),
+    ("linalg_matrix_exp", lambda a, x, w: torch.linalg.matrix_exp(a), PAGEABLE),
+    ("bincount", lambda a, x, w: torch.bincount(x.long(), minlength=9), PAGEABLE),
+    ("histc_of_the_range_of_the_data", lambda a, x, w: torch.histc(x, 4), PAGEABLE),
+    ("normal_of_two_tensors", lambda a, x, w: torch.normal(x, x), NOT_PERMITTED),
+    ("normal_of_a_deviation", lambda a, x, w: torch.normal(0.0, x), NOT_PERMITTED),
+    ("the_gradient_of_prod", lambda a, x, w: torch.autograd.grad(w.prod(), w), NOT_PERMITTED),
+    ("the_gradient_of_cumprod", lambda a, x, w: torch.autograd.grad(w.cumprod(0).sum(), w), NOT_PERMITTED),
+    ("an_index_list", lambda a, x, w: x[[0, 2]], PAGEABLE),
+    ("index_lists", lambda a, x, w: a[[0, 1], [1, 0]], PAGEABLE),
+    ("an_index_list_behind_a_slice", lambda a, x, w: a[:, [0, 2]], PAGEABLE),
+    ("a_write_through_an_index_list", lambda a, x, w: x.__setitem__([0, 2], 1.0), PAGEABLE),
+    ("an_index_on_the_host", lambda a, x, w: x[torch.tensor([1, 2])], PAGEABLE),
+    ("a_masked_write_of_one_element", lambda a, x, w: x.__setitem__(x > 1, x[:1].clone()), NOT_PERMITTED),
+    ("a_copy_from_the_host", lambda a, x, w: x.copy_(torch.ones(4)), PAGEABLE),
+    ("a_copy_of_a_number_from_the_host", lambda a, x, w: x.copy_(torch.tensor(2.0)), PAGEABLE),
+    ("a_host_tensor_moved_to_the_device", lambda a, x, w: torch.ones(3).to(x.device), PAGEABLE),
+    ("a_layer_moved_to_the_device", lambda a, x, w: nn.Linear(4, 4).to(x.device), PAGEABLE),
+    ("where_of_a_number_on_the_host", lambda a, x, w: torch.where(x > 1, x, torch.tensor(0.0)), PAGEABLE),
+    ("a_product_with_a_host_tensor", lambda a, x, w: x * torch.ones(4), SAME_DEVICE),
+    ("a_concatenation_with_a_host_tensor", lambda a, x, w: torch.cat([x, torch.zeros(1)]), SAME_DEVICE),
+):
+    BEHAVIOURS[f"a_wait_inside_is_refused_in_{_name}"] = (_refused_with(_act, _message), True)
+
+
+@behaviour
+def what_waits_for_nothing_is_captured(cuda, device):
+    a = torch.eye(4, device=device) * 2
+    x, q = torch.arange(4.0, device=device) + 1, torch.tensor(0.5, device=device)
+
+    def step():
+        y = x.clone()
+        y[y > 3] = torch.tensor(3.0)
+        y[y > 2] = 1.0
+        y[1:] = 2.0
+        torch.distributions.Categorical(logits=x, validate_args=False).sample()
+        torch.multinomial(x, 2, replacement=True)
+        torch.multinomial(x, 1)
+        factors = torch.linalg.cholesky_ex(a)[0], torch.linalg.inv_ex(a)[0], torch.linalg.qr(a)[1].abs()
+        sums = torch.linalg.det(a), torch.linalg.slogdet(a)[1], torch.quantile(x, 0.5), torch.quantile(x, q)
+        return *factors, *sums, torch.histc(x, 4, 0, 5), y, torch.scalar_tensor(2.0, device=device)
+
+    graph, results = captured(cuda, step)
+    a.add_(0.1)
+    x.mul_(1.1)
+    graph.replay()
+    for result, expected in zip(results, step(), strict=True):
+        torch.testing.assert_close(result, expected)
+
+
+# --- kinds of numbers ---------------------------------------------------------------------------------------------
+
+
+def _half_precision_is_bitwise_eager(make: Callable, *shape: int) -> Callable:
+    def run(cuda, device):
+        torch.manual_seed(0)
+        model, x = make().to(device), torch.randn(shape).to(device)
+
+        def step():
+            model.zero_grad()
+            with torch.autocast(device.type, torch.bfloat16, cache_enabled=False):
+                y = model(x)
+            y.float().pow(2).sum().backward()
+
+        graph, _ = captured(cuda, step)  # gradients of the warm-up are gone: the capture makes its own
+        gradients = [p.grad for p in model.parameters()]
+        x.mul_(1.5)
+        graph.replay()
+        mine = [g.clone() for g in gradients]
+        step()
+        assert all(torch.equal(a, p.grad) for a, p in zip(mine, model.parameters(), strict=True))
+
+    return run
+
+
+for _name, _make, _shape in (
+    ("layer_norm", lambda: nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), (4, 8)),
+    ("group_norm", lambda: nn.Sequential(nn.Linear(8, 8), nn.GroupNorm(2, 8)), (4, 8)),
+    ("batch_norm", lambda: nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)), (4, 8)),
+    ("a_convolution", lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.GELU()), (2, 2, 6, 6)),
+    ("attention", lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), (2, 3, 8)),
+):
+    BEHAVIOURS[f"bfloat16_autocast_of_{_name}_is_bitwise_eager"] = (
+        _half_precision_is_bitwise_eager(_make, *_shape),
+        False,
+    )
+
+
+@behaviour
+def autocast_of_the_forward_does_not_reach_the_backward(cuda, device):
+    w = torch.randn(3, 5, 6, generator=torch.Generator().manual_seed(0)).to(device).requires_grad_()
+    a, b = torch.ones(4, 5, device=device) / 3, torch.ones(4, 6, device=device) / 7
+
+    def step():
+        w.grad = None
+        with torch.autocast(device.type, torch.bfloat16, cache_enabled=False):
+            loss = F.bilinear(a, b, w).float().pow(2).sum()
+        torch.autograd.backward(loss)
+
+    graph, _ = captured(cuda, step)
+    gradient = w.grad
+    graph.replay()
+    step()
+    assert torch.equal(gradient, w.grad)
+
+
+@behaviour
+def bfloat16_in_front_of_a_float32_batch_norm_updates_its_statistics(cuda, device):
+    norm = nn.BatchNorm1d(3).to(device)
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).to(device, torch.bfloat16)
+    reference = copy.deepcopy(norm)
+
+    def forward(norm):
+        with torch.autocast(device.type, torch.bfloat16):
+            return norm(x)
+
+    warm_up(cuda, lambda: forward(norm))
+    norm.load_state_dict(reference.state_dict())
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph):
+        y = forward(norm)
+    assert same(snapshot(reference), snapshot(norm))
+    graph.replay()
+    assert torch.equal(y, forward(reference)) and same(snapshot(reference), snapshot(norm))
+
+
+@behaviour(own_process=True)
+def a_size_that_depends_on_data_is_refused_in_half_precision_too(cuda, device):
+    x = torch.arange(4.0, device=device).bfloat16()
+    assert_refused_as_host_read(cuda, lambda: x.nonzero())
+
+
+@behaviour
+def transforms_of_functions_are_captured(cuda, device):
+    x = torch.arange(3.0, device=device)
+    graph, results = captured(
+        cuda, lambda: (torch.func.grad(lambda x: (x**3).sum())(x), torch.vmap(lambda a: a * 2)(x.view(3, 1)))
+    )
+    x.add_(1)
+    graph.replay()
+    assert results[0].tolist() == [3, 12, 27] and results[1].flatten().tolist() == [2, 4, 6]
+
+
+@behaviour
+def autocast_reaches_operations_inside_of_operations(cuda, device):
+    theta = torch.randn(4, 2, 3, generator=torch.Generator().manual_seed(0)).to(device)
+
+    def forward():
+        with torch.autocast(device.type, torch.bfloat16):
+            return F.affine_grid(theta, (4, 3, 8, 8), align_corners=False)
+
+    graph, y = captured(cuda, forward)
+    graph.replay()
+    expected = forward()
+    assert y.dtype == expected.dtype and torch.equal(y, expected)
+
+
+# --- the generator in a capture -----------------------------------------------------------------------------------
+
+
+def _checkpoint_is_right(use_reentrant: bool) -> Callable:
+    def run(cuda, device):
+        w = torch.randn(100, generator=torch.Generator().manual_seed(0)).to(device).requires_grad_()
+
+        def step():
+            w.grad = None
+            y = checkpoint(lambda w: F.dropout(w * w) * w, w, use_reentrant=use_reentrant)
+            y.sum().backward()
+            return y.detach()
+
+        graph, y = captured(cuda, step)
+        gradient, seen = w.grad, []
+        torch.manual_seed(5)
+        for _ in range(3):
+            graph.replay()
+            seen.append(gradient.clone())
+            torch.testing.assert_close(gradient, 3 * y / w.detach())  # the same mask in the recomputation
+        torch.manual_seed(5)
+        for expected in seen:
+            step()
+            assert torch.equal(w.grad, expected)
+
+    return run
+
+
+for _reentrant in (True, False):
+    BEHAVIOURS[f"a_checkpoint_round_dropout_draws_the_same_mask_reentrant_{_reentrant}"] = (
+        _checkpoint_is_right(_reentrant),
+        False,
+    )
+
+
+@behaviour
+def a_state_of_the_generator_may_be_taken_back_in_a_capture(cuda, device):
+    def step():
+        state = cuda.get_rng_state()
+        a = torch.rand(10, device=device)
+        cuda.set_rng_state(state)
+        return a, torch.rand(10, device=device)
+
+    graph, (a, b) = captured(cuda, step)
+    before = cuda.get_rng_state()
+    graph.replay()
+    first = a.clone()
+    assert torch.equal(a, b)
+    graph.replay()
+    assert torch.equal(a, b) and not torch.equal(a, first) and not torch.equal(cuda.get_rng_state(), before)
+
+
+@behaviour
+def the_seed_that_the_generator_has_is_accepted_in_a_capture(cuda, device):
+    cuda.manual_seed(7)
+    with cuda.graph(cuda.CUDAGraph()):
+        torch.rand(3, device=device)
+        torch.manual_seed(cuda.initial_seed())
+    state = cuda.get_rng_state()
+    cuda.manual_seed_all(7)
+    assert torch.equal(state, cuda.get_rng_state())
+
+
+@behaviour(own_process=True)
+def another_seed_inside_fork_rng_is_refused_in_a_capture(cuda, device):
+    first, _ = refused(cuda, lambda: _fork_and_seed(device))
+    assert "can be called during stream capture only if new seed is the same" in first_line(first), repr(first)
+
+
+def _fork_and_seed(device) -> None:
+    with torch.random.fork_rng(devices=[0] if device.type == "cuda" else []):
+        torch.manual_seed(42)
+        torch.rand(3, device=device)
+
+
+@behaviour(own_process=True)
+def a_new_seed_in_a_capture_is_refused(cuda, device):
+    first, _ = refused(cuda, lambda: torch.seed())
+    assert "can be called during stream capture only if new seed is the same" in first_line(first), repr(first)
+
+
+@behaviour(own_process=True)
+def an_unregistered_generator_is_refused(cuda, device):
+    if device.type == "cuda" and torch.__version__ >= "2.14":
+        return  # it registers the generator by itself; the list of limits says so
+    x, generator = torch.ones(3, device=device), torch.Generator(device)
+    first, _ = refused(cuda, lambda: x.uniform_(generator=generator))
+    assert "Attempt to increase offset for a CUDA generator not in capture mode" in first_line(first), repr(first)
+
+
+@behaviour
+def a_registered_generator_draws_fresh_numbers(cuda, device):
+    x, generator, graph = torch.ones(100, device=device), torch.Generator(device).manual_seed(3), cuda.CUDAGraph()
+    graph.register_generator_state(generator)
+    with cuda.graph(graph):
+        x.uniform_(generator=generator)
+        y = F.dropout(x)
+    by_replay = []
+    for _ in range(2):
+        graph.replay()
+        by_replay.append(x.clone())
+    generator.manual_seed(3)
+    for expected in by_replay:
+        assert torch.equal(expected, torch.empty_like(x).uniform_(generator=generator))
+    assert not torch.equal(*by_replay) and 20 < (y == 0).sum().item() < 80
+    with pytest.raises(TypeError):
+        graph.register_generator_state(5)
+
+
+# --- every optimizer with a flag for captures ---------------------------------------------------------------------
+
+
+def _optimizer_is_bitwise_eager(name: str, **kwargs) -> Callable:
+    def run(cuda, device):
+        def make():
+            torch.manual_seed(0)
+            layer = nn.Linear(6, 4).to(device)
+            return layer, getattr(torch.optim, name)(layer.parameters(), lr=0.01, **kwargs)
+
+        x = torch.randn(5, 6, generator=torch.Generator().manual_seed(1)).to(device)
+        (graphed, optimizer), (eager, other) = make(), make()
+
+        def step(layer, optimizer):
+            optimizer.zero_grad()
+            layer(x).pow(2).sum().backward()
+            optimizer.step()
+
+        warm_up(cuda, lambda: step(eager, other))
+        graph, _ = captured(cuda, lambda: step(graphed, optimizer))
+        for _ in range(3):
+            graph.replay()
+            step(eager, other)
+            assert same(snapshot(eager), snapshot(graphed))
+
+    return run
+
+
+for _name in ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "ASGD", "Adadelta", "RMSprop", "Rprop", "Adagrad"):
+    _implementations = [{"foreach": False}, {"foreach": True}]
+    _implementations += [{"fused": True}] if _name in ("Adam", "AdamW") else []
+    for _kwargs in _implementations:
+        _label = next(f"{key}_{value}" for key, value in _kwargs.items())
+        BEHAVIOURS[f"an_optimizer_replays_bitwise_as_eager_{_name}_{_label}"] = (
+            _optimizer_is_bitwise_eager(_name, **_kwargs, **({} if _name == "Adagrad" else {"capturable": True})),
+            False,
+        )
+
+
+# --- the streams of a backward pass -------------------------------------------------------------------------------
+
+
+class _Witness(torch.autograd.Function):
+    """Doubles its input, and notes the streams of its forward and its backward."""
+
+    @staticmethod
+    def forward(ctx, x, cuda, seen):
+        ctx.cuda, ctx.seen = cuda, seen
+        seen.append(cuda.current_stream())
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.seen.append(ctx.cuda.current_stream())
+        return 2 * gradient, None, None
+
+
+@behaviour
+def a_backward_operation_runs_on_its_forwards_stream(cuda, device):
+    x, side, graph, seen = torch.ones(3, device=device, requires_grad=True), cuda.Stream(), cuda.CUDAGraph(), []
+    with cuda.graph(graph):
+        main = cuda.current_stream()
+        side.wait_stream(main)
+        with cuda.stream(side):
+            left = _Witness.apply(x, cuda, seen)
+        right = _Witness.apply(x, cuda, seen)
+        main.wait_stream(side)
+        (gradient,) = torch.autograd.grad((left * right).sum(), x)
+        assert cuda.current_stream() == main
+    assert seen[:2] == [side, main] and sorted(s == side for s in seen[2:]) == [False, True]
+    graph.replay()
+    assert gradient.tolist() == [8, 8, 8]
+
+
+@behaviour(own_process=True)
+def a_backward_whose_forward_ran_on_the_default_stream_is_refused(cuda, device):
+    x = torch.ones(3, device=device, requires_grad=True)
+    loss = (x * x).sum()
+    first, _ = refused(cuda, loss.backward)
+    assert "would make the legacy stream depend on a capturing blocking stream" in first_line(first), repr(first)
+
+
+@behaviour(own_process=True)
+def the_default_stream_may_not_wait_for_a_capture(cuda, device):
+    x = torch.ones(3, device=device)
+
+    def act():
+        x * 2
+        cuda.default_stream().wait_stream(cuda.current_stream())
+
+    first, _ = refused(cuda, act)
+    assert "would make the legacy stream depend on a capturing blocking stream" in first_line(first), repr(first)
+
+
+# --- more of the interface ----------------------------------------------------------------------------------------
+
+
+@behaviour
+def make_graphed_callables_trains_as_in_eager(cuda, device):
+    def make():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2)).to(device)
+
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1)).to(device)
+    states = []
+    for graphed in (True, False):
+        model = cuda.make_graphed_callables(make(), (x.clone(),)) if graphed else make()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        torch.manual_seed(5)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(x).pow(2).sum().backward()
+            optimizer.step()
+        states.append(snapshot(model))
+    torch.testing.assert_close(*states)
+
+
+@behaviour
+def a_stream_is_a_context_manager_and_a_torch_stream(cuda, device):
+    stream, x = cuda.Stream(priority=-99), torch.ones(3, device=device)
+    with stream, cuda.Stream() as inner:
+        assert cuda.current_stream() == inner != stream
+    assert cuda.current_stream() == cuda.default_stream() and isinstance(stream, torch.Stream)
+    x.record_stream(stream)
+    low, high = cuda.Stream.priority_range()
+    assert low == 0 > high == stream.priority and cuda.Stream(priority=5).priority == 0
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph):
+        y = x * 2
+        y.record_stream(cuda.current_stream())
+    graph.replay()
+    assert y.tolist() == [2, 2, 2]
+
+
+@behaviour
+def unknown_keywords_of_graphs_streams_and_events_are_refused(cuda, device):
+    for make in (cuda.CUDAGraph, cuda.Stream, cuda.Event):
+        with pytest.raises(TypeError, match="foo"):
+            make(foo=1)
+
+
+@behaviour
+def an_external_event_happens_at_each_replay(cuda, device):
+    start, end = (cuda.Event(enable_timing=True, external=True) for _ in range(2))
+    x, graph = torch.ones(64, 64, device=device), cuda.CUDAGraph()
+    warm_up(cuda, lambda: x @ x)
+    with cuda.graph(graph):
+        start.record()
+        x @ x
+        end.record()
+    graph.replay()
+    cuda.synchronize()
+    assert 0 < start.elapsed_time(end) < 10_000
+
+
+@behaviour
+def an_event_of_a_finished_capture_is_refused_until_it_is_recorded_anew(cuda, device):
+    x, event = torch.ones(3, device=device), cuda.Event()
+    with cuda.graph(cuda.CUDAGraph()):
+        x * 2
+        event.record()
+    for act in (event.synchronize, event.query, lambda: cuda.current_stream().wait_event(event)):
+        with pytest.raises(torch.AcceleratorError, match="invalid argument"):
+            act()
+    event.record()
+    event.synchronize()
+
+
+@behaviour(own_process=True)
+def an_event_of_the_capture_cannot_be_waited_for_on_the_host(cuda, device):
+    x = torch.ones(3, device=device)
+
+    def act():
+        event = cuda.Event()
+        x * 2
+        event.record()
+        event.query()
+
+    first, _ = refused(cuda, act)
+    assert "not permitted on an event last recorded in a capturing stream" in first_line(first), repr(first)
+
+
+@behaviour
+def an_event_never_recorded_holds_nobody_up(cuda, device):
+    x, event = torch.ones(3, device=device), cuda.Event()
+    with cuda.graph(cuda.CUDAGraph()):
+        x * 2
+        assert event.query()
+        event.synchronize()
+        cuda.current_stream().wait_event(event)
+
+
+@behaviour
+def instantiate_needs_keep_graph(cuda, device):
+    x, graph = torch.ones(3, device=device), cuda.CUDAGraph()
+    with cuda.graph(graph):
+        x + 1
+    with pytest.raises(RuntimeError, match="intended to be called by the user only when keep_graph=true"):
+        graph.instantiate()
+    graph.reset()
+    with pytest.raises(RuntimeError, match="capture_end.. must have been called before calling instantiate"):
+        graph.instantiate()
+
+
+@behaviour
+def a_pool_is_a_pair_of_numbers(cuda, device):
+    with cuda.stream(cuda.Stream()), pytest.raises(TypeError, match="incompatible function arguments"):
+        cuda.CUDAGraph().capture_begin(pool=5)
+    assert_usable(cuda, device)
+
+
+@behaviour
+def a_capture_holds_memory_until_reset(cuda, device):
+    x, graph = torch.ones(1000, device=device), cuda.CUDAGraph()
+    cuda.empty_cache()
+    before = cuda.memory_allocated()
+    with cuda.graph(graph):
+        y = x * 2
+    assert cuda.memory_allocated() - before >= 4000
+    graph.reset()
+    del y
+    assert cuda.memory_allocated() <= before + 512
+
+
+@behaviour
+def there_is_a_current_device(cuda, device):
+    with cuda.graph(cuda.CUDAGraph()):
+        torch.ones(3, device=device) * 2
+        assert 0 <= cuda.current_device() < cuda.device_count()
+        cuda.memory_allocated()
+        cuda.empty_cache()
+
+
+@behaviour(own_process=True)
+def a_capture_left_open_by_an_error_goes_on(cuda, device):
+    x, graph, stream = torch.ones(2, device=device), cuda.CUDAGraph(), cuda.Stream()
+    with pytest.raises(KeyError), cuda.stream(stream):
+        graph.capture_begin()
+        x * 2
+        raise KeyError("mine")
+    assert not cuda.is_current_stream_capturing() and "2., 2." in repr(torch.ones(2) + 1)  # the host is free
+    with pytest.raises(torch.AcceleratorError, match=NOT_PERMITTED):
+        repr(x)
+    with cuda.stream(stream), pytest.raises(torch.AcceleratorError, match=PREVIOUS_ERROR):
+        graph.capture_end()
+    assert x.tolist() == [1, 1]
+
+
+@behaviour
+def an_operator_of_ones_own_is_captured_without_a_fake_kernel(cuda, device):
+    calls, name = [], f"parity::twice_{device.type}_{id(device)}"
+
+    @torch.library.custom_op(name, mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        calls.append(None)
+        return x * 2
+
+    x, graph = torch.ones(3, device=device), cuda.CUDAGraph()
+    with cuda.graph(graph):
+        y = twice(x)
+    x.fill_(4)
+    for _ in range(2):
+        graph.replay()
+    assert y.tolist() == [8, 8, 8] and len(calls) == 1  # Python runs once
 
 
 def test_there_are_at_least_forty_behaviours() -> None:

@@ -192,7 +192,7 @@ def test_a_replay_leaves_version_counters_and_modes_alone() -> None:
 def test_a_replay_ignores_a_default_device() -> None:
     graph = cuda.CUDAGraph()
     with cuda.graph(graph):
-        y = torch.zeros(3) + torch.arange(3)
+        y = torch.zeros(3, device=CPU) + torch.arange(3, device=CPU)
     with torch.device("meta"):
         graph.replay()
     assert y.tolist() == [0, 1, 2]
@@ -202,8 +202,8 @@ def test_another_seed_in_a_capture_is_undone() -> None:
     torch.manual_seed(1)
     state = torch.get_rng_state()
     with pytest.raises(RuntimeError, match="only if new seed is the same"), cuda.graph(cuda.CUDAGraph()):
-        torch.ones(1) * 2
-        torch.manual_seed(2)
+        torch.ones(1, device=CPU) * 2
+        torch.default_generator.manual_seed(2)
     assert torch.equal(state, torch.get_rng_state()) and torch.initial_seed() == 1
 
 
@@ -272,7 +272,7 @@ def test_a_wrong_argument_is_not_logged_beside_its_error() -> None:
     logger.addHandler(handler)
     try:
         with pytest.raises(RuntimeError, match="cannot be multiplied"), cuda.graph(cuda.CUDAGraph()):
-            torch.ones(2, 3) @ torch.ones(2, 3)
+            torch.ones(2, 3, device=CPU) @ torch.ones(2, 3, device=CPU)
     finally:
         logger.removeHandler(handler)
     assert records == []
@@ -295,3 +295,71 @@ def test_the_package_names_a_torch_that_it_does_not_support() -> None:
     old = "import torch; torch.__version__ = type(torch.__version__)('2.8.1+cpu'); import tutorial_utils"
     result = subprocess.run([sys.executable, "-c", old], capture_output=True, text=True, check=False)
     assert result.returncode == 1 and "This course needs PyTorch 2.9 or later; this is 2.8.1" in result.stderr
+
+
+def test_a_sparse_operand_is_refused_and_the_operation_is_named() -> None:
+    eye, x = torch.eye(3), torch.ones(3, 3)
+    for operand in (eye.to_sparse(), eye.to_sparse_csr()):
+        with pytest.raises(NotImplementedError, match=r"aten\.\S+ takes a torch.sparse_\w+ tensor"):
+            with cuda.graph(cuda.CUDAGraph()):
+                torch.sparse.mm(operand, x)
+
+
+def test_an_operator_of_an_extension_is_recorded_whole_without_a_fake_kernel() -> None:
+    library = torch.library.Library("extension", "DEF")
+    library.define("thrice(Tensor x) -> Tensor")
+    library.impl("thrice", lambda x: x * 3, "CPU")
+    x, graph = torch.ones(3), cuda.CUDAGraph()
+    with cuda.graph(graph):
+        y = torch.ops.extension.thrice(x)
+    x.fill_(4)
+    graph.replay()
+    assert y.tolist() == [12, 12, 12] and [o.name for o in graph.operations] == ["extension.thrice.default"]
+
+
+def test_debug_dump_writes_the_recording_of_a_graph_that_keeps_it(tmp_path) -> None:
+    x, graph, path = torch.ones(3), cuda.CUDAGraph(), tmp_path / "graph.dot"
+    with cuda.graph(graph):
+        (x * 2).add_(1)
+    with pytest.warns(UserWarning, match="debug not enabled"):
+        graph.debug_dump(str(path))
+    assert not path.exists()
+    graph.enable_debug_mode()
+    graph.debug_dump(str(path))
+    text = path.read_text()
+    assert text.startswith("digraph") and '1 [label="aten.add_.Tensor"' in text and "0 -> 1;" in text
+
+
+def test_a_state_from_outside_of_the_capture_is_not_set_in_it() -> None:
+    state = torch.get_rng_state()
+    with pytest.raises(NotImplementedError, match="in the same capture"), cuda.graph(cuda.CUDAGraph()):
+        torch.rand(3, device=CPU)
+        torch.set_rng_state(state)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_a_read_beside_an_open_capture_says_what_to_do() -> None:
+    x, graph, stream = torch.ones(2), cuda.CUDAGraph(), cuda.Stream()
+    with cuda.stream(stream):
+        graph.capture_begin()
+        x * 2
+    for read in (lambda: print(x), x.sum().item, cuda.synchronize, x.tolist):
+        with pytest.raises(torch.AcceleratorError, match=r"(?s)not permitted.*End it with .*graph.capture_end\(\)"):
+            read()
+    with cuda.stream(stream), pytest.raises(torch.AcceleratorError, match="previous error"):
+        graph.capture_end()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_an_operation_whose_out_overload_resizes_is_replayed_right(reduction, recwarn) -> None:
+    x, y, graph = torch.rand(4, 5), torch.rand(4, 5).round(), cuda.CUDAGraph()
+    with cuda.graph(graph):
+        loss = F.binary_cross_entropy(x, y, reduction=reduction)
+    x.copy_(torch.rand(4, 5))
+    graph.replay()
+    assert torch.equal(loss, F.binary_cross_entropy(x, y, reduction=reduction)) and not recwarn.list
+
+
+def test_the_list_of_limits_has_one_line_each() -> None:
+    assert all(line.startswith("* ") and line.endswith((";", ".")) for line in cuda.LIMITS.splitlines())
+    assert 8 <= len(cuda.LIMITS.splitlines()) <= 20

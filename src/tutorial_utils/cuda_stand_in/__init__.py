@@ -5,60 +5,71 @@ would run. It teaches **semantics, not speed**: a replay here issues the recorde
 
 How it works. :meth:`CUDAGraph.capture_begin` turns on a ``TorchDispatchMode``, which receives every ATen operation
 below autograd. No data operation runs during a capture: views are formed, operations that mutate their arguments are
-only noted, and the results of all others are allocated from the metadata that a ``FakeTensor`` run predicts, filled
-with NaN (integers with zero). :meth:`CUDAGraph.replay` runs the recorded operations on the recorded storages. A
-``TorchFunctionMode`` refuses the host reads that dispatch nothing on the CPU, such as ``.tolist()``.
+only noted, and the results of all others are allocated from predicted metadata, filled with NaN (integers with zero).
+:meth:`CUDAGraph.replay` runs the recorded operations on the recorded storages. A ``TorchFunctionMode`` refuses the
+host reads that dispatch nothing on the CPU, such as ``.tolist()``.
 
 Names, signatures, error classes and messages follow ``torch/cuda/graphs.py`` and ``torch/cuda/streams.py`` of
 PyTorch 2.9 to 2.14; ``tests/test_parity.py`` runs one test per behaviour on both backends.
 
+Importing it changes two things of PyTorch for the process: optimizers accept ``capturable=True`` on the CPU, and
+``Tensor.record_stream`` does nothing there instead of raising.
+
 What no mode can see on a CPU, and what therefore passes here although a GPU refuses it or behaves otherwise:
 
-* reads and copies that leave no trace: ``.to("cpu")``, ``torch.from_numpy``, pickling, ``data_ptr()`` arithmetic;
-  whether host memory is pinned or pageable; ``torch.tensor(...)`` without ``device=`` is taken for a host tensor;
-* the inside of functions compiled by ``torch.compile`` (their kernels are called directly);
-* work and errors of another Python thread (``capture_error_mode`` is accepted and ignored);
-* ``torch.manual_seed`` with another seed is reported when the capture ends, not at its line;
-* memory that is freed or reused: everything a capture touches stays alive until :meth:`CUDAGraph.reset`;
-* ``torch.linalg.svdvals``, ``eigvalsh`` and the gradient of ``prod`` take another algorithm, equal to rounding, in a
-  capture; ``torch.linalg.matrix_rank`` does not fill ``out=``;
-* ``torch.get_rng_state`` and ``set_rng_state``, so that ``torch.utils.checkpoint`` draws other masks in its backward;
-* ``nn.TransformerEncoderLayer`` in eval mode without gradients leaves its fast path while a function mode is active.
+* a tensor made before the capture counts as a device tensor, also where it is a host tensor on a GPU;
+* `.to("cpu")`, `torch.from_numpy`, pickling and `data_ptr()` leave no trace, and `.numpy()` works outside of a capture;
+* host memory is neither pageable nor pinned: a copy from a tensor made before the capture is captured;
+* a library (cuBLAS, cuDNN) may be used for the first time in a capture: a missing warm-up is not noticed;
+* a warm-up on the default stream whose loss is still alive is not refused;
+* everything runs in order: a missing `wait_stream` never shows (on an H200 it did not in 200 tries either);
+* a failed capture that drew random numbers spoils a GPU's process on PyTorch 2.11 (restart the kernel), not this one;
+* other threads are not part of a capture and do not break it: `capture_error_mode` has no effect;
+* code of `torch.compile` runs uncompiled in a capture;
+* memory of a capture is kept until `reset` and never reused: sharing a pool saves nothing here;
+* an own generator is to be registered before the capture, as on 2.11; 2.14 does it by itself;
+* not recorded, and refused by name: sparse tensors, control flow, scripted forks, `pack_padded_sequence`;
+* gradients of `max()`, `min()` and `median()` are computed the GPU's way: a zero may change its sign;
+* GRU and LSTM replay bitwise as in eager, which cuDNN's do not.
 """
 
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import time
+import types
 import warnings
+import weakref
+from bisect import bisect_right
 from contextlib import ExitStack
 from typing import Any, NoReturn
+from unittest import mock
 
 import torch
+import torch.cuda.graphs
 from torch import Tensor
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim import optimizer as _optimizers
 
 from . import capture as capturing
 from .capture import Operation, refuse_in_capture
+from .foresee import set_autocast
 
+# fmt: off
 __all__ = [
-    "CUDAGraph",
-    "Event",
-    "Operation",
-    "Stream",
-    "current_stream",
-    "default_stream",
-    "graph",
-    "graph_pool_handle",
-    "is_available",
-    "is_current_stream_capturing",
-    "set_stream",
-    "stream",
-    "synchronize",
+    "LIMITS", "CUDAGraph", "Event", "Operation", "Stream", "current_device", "current_stream", "default_stream",
+    "device_count", "empty_cache", "get_rng_state", "graph", "graph_pool_handle", "initial_seed", "is_available",
+    "is_current_stream_capturing", "make_graphed_callables", "manual_seed", "manual_seed_all", "memory_allocated",
+    "set_rng_state", "set_stream", "stream", "synchronize",
 ]
+# fmt: on
+
+LIMITS = __doc__[__doc__.index("* ") :]
+"""What no mode can see on a CPU, one line each: the end of this module's docstring."""
 
 _UNJOINED = "CUDA error: capturing stream has unjoined work"
+_EVENT_OF_CAPTURE = "CUDA error: operation not permitted on an event last recorded in a capturing stream"
 _UNCAPTURED = "CUDA error: dependency created on uncaptured work in another stream"
 _EMPTY = (
     "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream."
@@ -68,6 +79,16 @@ _EMPTY = (
 def is_available() -> bool:
     """Return False: this module is not a GPU."""
     return False
+
+
+def device_count() -> int:
+    """Return 1: the CPU stands for one device."""
+    return 1
+
+
+def current_device() -> int:
+    """Return the number of the one device."""
+    return 0
 
 
 def __getattr__(name: str) -> NoReturn:
@@ -81,27 +102,42 @@ def __getattr__(name: str) -> NoReturn:
 
 # --- streams and events -------------------------------------------------------------------------------------------
 
+_library = torch.library.Library("aten", "IMPL")
+_library.impl("record_stream", lambda tensor, stream: None, "CPU")
 _stream_ids = itertools.count()
-_thread = threading.local()
 
 
-class Stream:
+class Stream(torch.Stream):
     """A stand-in for :class:`torch.cuda.Stream`: an order of work with an identity, executed in program order.
 
     Args:
         device: accepted for compatibility and ignored.
-        priority: accepted for compatibility and ignored.
+        priority: kept within :meth:`priority_range`, without effect.
     """
 
-    def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
-        self.stream_id = next(_stream_ids)
-        self.device = torch.device("cpu")
-        self.priority = priority
+    def __new__(cls, device: Any = None, priority: int = 0, **unknown: Any) -> Stream:
+        if unknown:
+            raise TypeError(f"{next(iter(unknown))!r} is an invalid keyword argument for this function")
+        return super().__new__(cls, stream_id=next(_stream_ids), device_index=0, device_type=0)
+
+    def __init__(self, device: Any = None, priority: int = 0) -> None:
+        low, high = self.priority_range()
+        self.priority = max(high, min(low, priority))
+        self._contexts: list[StreamContext] = []
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Return the lowest and the highest priority, as on an H200."""
+        return (0, -3)
 
     @property
     def cuda_stream(self) -> int:
         """The handle of the stream, an int; 0 for the default stream."""
         return self.stream_id
+
+    def is_capturing(self) -> bool:
+        """Return whether this stream is part of a capture (on a GPU from PyTorch 2.14 on)."""
+        return capturing.active is not None and capturing.active.includes(self.stream_id)
 
     def wait_stream(self, stream: Stream) -> None:
         """Make all future work of this stream wait for the present work of `stream`."""
@@ -111,14 +147,16 @@ class Stream:
         """Make all future work of this stream wait for `event`.
 
         Raises:
-            torch.AcceleratorError: this stream is being captured and `event` was recorded outside of the capture.
+            torch.AcceleratorError: this stream is being captured and `event` was recorded outside of the capture;
+                this is the default stream and `event` was recorded in one; `event` belongs to a capture that is over.
         """
         capture = capturing.active
-        if capture is None or event._time is None:
-            return
-        if event._capture is capture:
+        if event._capture is not None:
+            event._refuse_if_captured(capture)
             capture.join(self.stream_id, event._seen)
-        elif capture.includes(self.stream_id):
+        elif self.is_capturing() and event._external:
+            capture.note("wait_event", lambda: None)
+        elif self.is_capturing() and event._time is not None:
             capture.refuse(_UNCAPTURED)
 
     def record_event(self, event: Event | None = None) -> Event:
@@ -140,6 +178,14 @@ class Stream:
         """
         refuse_in_capture()
 
+    def __enter__(self) -> Stream:
+        self._contexts.append(StreamContext(self))
+        self._contexts[-1].__enter__()
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self._contexts.pop().__exit__(*args)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and other.stream_id == self.stream_id
 
@@ -157,10 +203,14 @@ class Event:
         enable_timing: whether :meth:`elapsed_time` may be asked.
         blocking: accepted for compatibility and ignored.
         interprocess: accepted for compatibility and ignored.
+        external: whether a capture records the event itself, to happen at each replay, not a dependency.
     """
 
-    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, **kwargs: Any):
+    def __init__(
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
+    ) -> None:
         self._enable_timing = enable_timing
+        self._external = external
         self._time: float | None = None
         self._capture: capturing.Capture | None = None
         self._seen: dict[int, int] = {}
@@ -168,11 +218,21 @@ class Event:
     def record(self, stream: Stream | None = None) -> None:
         """Record the event in `stream` (the current one if None)."""
         stream = current_stream() if stream is None else stream
+        captured = stream.is_capturing()
+        if captured and self._external:
+            capturing.active.note("record_event", self._happen)
+            return
+        self._happen()
+        self._capture = capturing.active if captured else None
+        self._seen = dict(capturing.active.seen[stream.stream_id]) if captured else {}
+
+    def _happen(self) -> None:
         self._time = time.perf_counter()
-        capture = capturing.active
-        captured = capture is not None and capture.includes(stream.stream_id)
-        self._capture = capture if captured else None
-        self._seen = dict(capture.seen[stream.stream_id]) if captured else {}
+
+    def _refuse_if_captured(self, underway: capturing.Capture | None) -> None:
+        """Raise if a capture that is not `underway` recorded this event last: on a GPU it does not exist then."""
+        if self._capture is not None and self._capture is not underway:
+            raise torch.AcceleratorError("CUDA error: invalid argument")
 
     def wait(self, stream: Stream | None = None) -> None:
         """Make all future work of `stream` (the current one if None) wait for this event."""
@@ -180,16 +240,20 @@ class Event:
 
     def query(self) -> bool:
         """Return True: work on the CPU is complete when its call returns."""
-        refuse_in_capture()
+        self.synchronize()
         return True
 
     def synchronize(self) -> None:
         """Wait for the event.
 
         Raises:
-            torch.AcceleratorError: a capture is underway.
+            torch.AcceleratorError: the event was recorded, and a capture is underway or recorded it last.
         """
-        refuse_in_capture()
+        self._refuse_if_captured(capturing.active)
+        if self._capture is not None:
+            self._capture.refuse(_EVENT_OF_CAPTURE)
+        if self._time is not None:
+            refuse_in_capture()
 
     def elapsed_time(self, end_event: Event) -> float:
         """Return the time from this event to `end_event` in milliseconds.
@@ -202,8 +266,8 @@ class Event:
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._time is None or end_event._time is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
-        if self._capture is not None or end_event._capture is not None:
-            raise torch.AcceleratorError("CUDA error: invalid argument")
+        for event in (self, end_event):
+            event._refuse_if_captured(None)
         return (end_event._time - self._time) * 1e3
 
 
@@ -215,14 +279,48 @@ def default_stream(device: Any = None) -> Stream:
     return _default_stream
 
 
+class _Thread(threading.local):
+    """The streams of one thread. Autograd numbers its nodes in order; `numbers` and `streams` say which ran where."""
+
+    def __init__(self) -> None:
+        self.stream = _default_stream
+        self.inside: tuple[int, Stream] | None = None  # a node of a backward pass, and the stream chosen in it
+        self.numbers: list[int] = []
+        self.streams: list[Stream] = []
+
+
+_thread = _Thread()
+
+
+def _backward_node() -> int | None:
+    """Return the number of the node whose backward is running; None outside, and where gradients are accumulated."""
+    node = torch._C._current_autograd_node()
+    return None if node is None or node._sequence_nr() >= 2**63 else node._sequence_nr()
+
+
 def current_stream(device: Any = None) -> Stream:
-    """Return the stream that receives the work of the calling thread."""
-    return getattr(_thread, "stream", _default_stream)
+    """Return the stream that receives the work of the calling thread; in a backward pass, its forward's stream."""
+    number = _backward_node()
+    if number is None:
+        return _thread.stream
+    if _thread.inside is not None and _thread.inside[0] == number:
+        return _thread.inside[1]
+    position = bisect_right(_thread.numbers, number)
+    return _thread.streams[position - 1] if position else _default_stream
 
 
 def set_stream(stream: Stream) -> None:
     """Make `stream` the current stream of the calling thread."""
-    _thread.stream = stream
+    number, following = _backward_node(), torch.autograd._get_sequence_nr()
+    if number is None:
+        _thread.stream = stream
+    else:
+        _thread.inside = (number, stream)
+    if _thread.numbers and _thread.numbers[-1] == following:
+        _thread.streams[-1] = stream
+    else:
+        _thread.numbers.append(following)
+        _thread.streams.append(stream)
 
 
 class StreamContext:
@@ -259,10 +357,11 @@ def synchronize(device: Any = None) -> None:
 
 def is_current_stream_capturing() -> bool:
     """Return True if a capture is underway on the current stream."""
-    return capturing.active is not None and capturing.active.includes(current_stream().stream_id)
+    return current_stream().is_capturing()
 
 
 _pool_ids = itertools.count(1)
+_graphs: weakref.WeakSet[CUDAGraph] = weakref.WeakSet()
 
 
 def graph_pool_handle() -> tuple[int, int]:
@@ -280,7 +379,9 @@ class CUDAGraph:
     def __init__(self, keep_graph: bool = False) -> None:
         self._keep_graph = keep_graph
         self._exit_stack: ExitStack | None = None
+        self._generators: list[torch.Generator] = []
         self._reset()
+        _graphs.add(self)
 
     def _reset(self) -> None:
         self._operations: list[Operation] | None = None
@@ -313,6 +414,8 @@ class CUDAGraph:
             raise RuntimeError(
                 "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
             )
+        if pool is not None and not (isinstance(pool, tuple) and [type(part) for part in pool] == [int, int]):
+            raise TypeError(f"capture_begin(): incompatible function arguments: pool={pool!r} is no pool of a graph.")
         if current_stream() == _default_stream:
             raise RuntimeError(
                 "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay "
@@ -321,10 +424,26 @@ class CUDAGraph:
         refuse_in_capture()
         self._pool = graph_pool_handle() if pool is None else pool
         self._exit_stack = ExitStack()
-        capturing.active = capturing.Capture(current_stream().stream_id, lambda: current_stream().stream_id)
+        streams = lambda: current_stream().stream_id, lambda: _thread.stream.stream_id
+        capture = capturing.active = capturing.Capture(*streams, self._generators)
         self._exit_stack.enter_context(capturing.Recorder())
         self._exit_stack.enter_context(capturing.HostReads())
-        self._exit_stack.callback(register_optimizer_step_pre_hook(capturing.check_optimizer).remove)
+        self._exit_stack.callback(_optimizers.register_optimizer_step_pre_hook(capturing.check_optimizer).remove)
+        for name in ("get_rng_state", "set_rng_state", "manual_seed", "seed"):
+            captured = getattr(capture, "manual_seed" if name == "seed" else name)
+            for module in (torch, torch.random):
+                replaced = _on_stream_of(capture, captured, getattr(module, name))
+                self._exit_stack.enter_context(mock.patch.object(module, name, replaced))
+
+    def register_generator_state(self, generator: torch.Generator) -> None:
+        """Let captures into this graph draw from `generator`, and its replays advance it.
+
+        Raises:
+            TypeError: `generator` is none.
+        """
+        if not isinstance(generator, torch.Generator):
+            raise TypeError(f"expected a Generator, but got {type(generator).__name__}")
+        self._generators.append(generator)
 
     def capture_end(self) -> None:
         """End the recording.
@@ -336,29 +455,54 @@ class CUDAGraph:
         capture = capturing.active
         if capture is None or self._exit_stack is None:
             raise RuntimeError("Called CUDAGraph::capture_end without a preceding capture_begin.")
+        if current_stream().stream_id != capture.origin:
+            raise RuntimeError("Capture must end on the same stream it began on.")
         capturing.active = None
         self._exit_stack.close()
         self._exit_stack = None
-        if current_stream().stream_id != capture.origin:
-            raise RuntimeError("Capture must end on the same stream it began on.")
         if capture.broken:
             raise torch.AcceleratorError(capturing.PREVIOUS_ERROR)
         if capture.has_unjoined_work():
             raise torch.AcceleratorError(_UNJOINED)
-        if torch.initial_seed() != capture.seed:
-            torch.manual_seed(capture.seed)
-            torch.set_rng_state(capture.rng_state)
-            raise RuntimeError(
-                "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same "
-                "as the original seed."
-            )
+        if not torch.equal(torch.default_generator.get_state(), capture.rng_state):
+            torch.default_generator.set_state(capture.rng_state)
+            raise RuntimeError(capturing.OTHER_SEED)
         self._operations, self._allocated = capture.operations, capture.allocated
         if not capture.operations:
             warnings.warn(_EMPTY, UserWarning, stacklevel=2)
 
     def instantiate(self) -> None:
-        """Make the recording executable; needed by hand only with ``keep_graph=True``."""
-        self._require_recording("instantiate")
+        """Make the recording executable; by hand with ``keep_graph=True`` only.
+
+        Raises:
+            RuntimeError: nothing was captured, or ``keep_graph`` is False.
+        """
+        if self._operations is None:
+            raise RuntimeError("capture_end() must have been called before calling instantiate")
+        if not self._keep_graph:
+            raise RuntimeError("instantiate() is intended to be called by the user only when keep_graph=true")
+
+    def enable_debug_mode(self) -> None:
+        """Keep the recording for :meth:`debug_dump`."""
+        self._keep_graph = True
+
+    def debug_dump(self, debug_path: str) -> None:
+        """Write the recording to `debug_path` as a DOT file: an arrow leads to an operation that reads a result.
+
+        Without ``keep_graph=True`` or :meth:`enable_debug_mode` it warns and writes nothing.
+        """
+        self._require_recording("debug_dump")
+        if not self._keep_graph:
+            warnings.warn("CUDA Graphs debug not enabled, set with [graph].enable_debug_mode()", stacklevel=2)
+            return
+        lines, written_by = ["digraph recording {"], {}
+        for number, operation in enumerate(self._operations):
+            lines.append(f'  {number} [label="{operation.name}", shape=box];')
+            sources = {written_by[storage] for storage in operation.inputs if storage in written_by}
+            lines += [f"  {source} -> {number};" for source in sorted(sources)]
+            written_by |= dict.fromkeys(operation.outputs, number)
+        with open(debug_path, "w") as file:
+            print(*lines, "}", sep="\n", file=file)
 
     def replay(self) -> None:
         """Run the recording on the recorded storages.
@@ -369,18 +513,25 @@ class CUDAGraph:
         if capturing.active is not None:
             raise RuntimeError("Cannot prepare for replay during capturing stage.")
         self._require_recording("replay")
-        grad_enabled = torch.is_grad_enabled()
+        grad_enabled, cpu = torch.is_grad_enabled(), "cpu"
+        autocast = torch.get_autocast_dtype(cpu), torch.is_autocast_enabled(cpu)
         with (
             torch._C._DisableTorchDispatch(),
             torch._C.DisableTorchFunction(),
-            torch._C._DisableAutocast(),
             torch._C._AutoDispatchBelowADInplaceOrView(),
         ):
             try:
+                modes = None
                 for operation in self._operations:
+                    if operation._modes != modes:
+                        modes = operation._modes
+                        torch._C._set_grad_enabled(modes[0])
+                        set_autocast(modes[1])
                     operation.run()
             finally:
                 torch._C._set_grad_enabled(grad_enabled)
+                torch.set_autocast_dtype(cpu, autocast[0])
+                torch.set_autocast_enabled(cpu, autocast[1])
 
     def reset(self) -> None:
         """Delete the recording and let go of its memory."""
@@ -398,6 +549,11 @@ class CUDAGraph:
     def _require_recording(self, method: str) -> None:
         if self._operations is None:
             raise RuntimeError(f"Called CUDAGraph::{method} without a preceding successful capture.")
+
+
+def _on_stream_of(capture: capturing.Capture, captured: Any, eager: Any) -> Any:
+    """Return a function that calls `captured` on a stream of `capture`, and `eager` on others."""
+    return lambda *args: (captured if capture.is_here() else eager)(*args)
 
 
 class graph:
@@ -439,3 +595,52 @@ class graph:
         # As in torch.cuda: when capture_end raises, the capture stream stays the current one.
         self.cuda_graph.capture_end()
         self.stream_ctx.__exit__(*args)
+
+
+def make_graphed_callables(*args: Any, **kwargs: Any) -> Any:
+    """Replace callables by graphed ones: PyTorch's own :func:`torch.cuda.make_graphed_callables` on these names."""
+    own = torch.cuda.graphs.make_graphed_callables
+    here = types.SimpleNamespace(**{**vars(torch), "cuda": sys.modules[__name__]})
+    names = {**vars(torch.cuda.graphs), "torch": here, "graph_pool_handle": graph_pool_handle}
+    bound = types.FunctionType(own.__code__, names, own.__name__, own.__defaults__, own.__closure__)
+    bound.__kwdefaults__ = own.__kwdefaults__
+    return bound(*args, **kwargs)
+
+
+# --- random numbers, memory, optimizers -----------------------------------------------------------------------------
+
+
+def get_rng_state(device: Any = None) -> Tensor:
+    """Return the state of the default generator; in a capture, its state at this point of each replay."""
+    return torch.get_rng_state()
+
+
+def set_rng_state(new_state: Tensor, device: Any = None) -> None:
+    """Set the state of the default generator; in a capture, at this point of each replay."""
+    torch.set_rng_state(new_state)
+
+
+def manual_seed(seed: int) -> None:
+    """Seed the default generator."""
+    torch.manual_seed(seed)
+
+
+manual_seed_all, initial_seed = manual_seed, torch.initial_seed
+
+
+def memory_allocated(device: Any = None) -> int:
+    """Return the bytes that captures hold. What eager code holds is not counted: the CPU's allocator does not say."""
+    held = [t for one in _graphs for t in one._allocated] + (capturing.active.allocated if capturing.active else [])
+    return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in held}.values())
+
+
+def empty_cache() -> None:
+    """Do nothing: there is no cache."""
+
+
+def _capturable_devices(supports_xla: bool = True) -> list[str]:
+    return ["cpu", "cuda", "xpu", "hpu", "xla"]
+
+
+# Every optimizer's module has its own name for this function: only its code can be replaced for all of them.
+_optimizers._get_capturable_supported_devices.__code__ = _capturable_devices.__code__

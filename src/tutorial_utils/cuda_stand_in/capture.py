@@ -1,6 +1,10 @@
 """How the stand-in records: the state of a capture, and the modes that see what happens in it.
 
 :mod:`tutorial_utils.cuda_stand_in` holds the names of :mod:`torch.cuda` and says what this can and cannot see.
+
+A CPU has one kind of tensor, a GPU program two. Made inside a capture they can be told apart, as a GPU would: a tensor
+made from Python data, or by a factory without ``device=``, is a *host* tensor. Operations on host tensors alone run at
+once, may be read, and are baked in where a recorded operation takes one. All other tensors are *device* tensors.
 """
 
 from __future__ import annotations
@@ -9,27 +13,41 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any, NoReturn
 
 import torch
+import torch.utils._device
 from torch import Tensor
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensorMode,
-    UnsupportedOperatorException,
-)
+from torch._library.custom_ops import OPDEFS
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
+from .foresee import Foreseen, predict
+
 NOT_PERMITTED = "CUDA error: operation not permitted when stream is capturing"
 PREVIOUS_ERROR = "CUDA error: operation failed due to a previous error during capture"
+LEGACY = "CUDA error: operation would make the legacy stream depend on a capturing blocking stream"
 PAGEABLE = (
     "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned. "
     "Please use tensor.pin_memory() or allocate the tensor with pin_memory=True."
 )
 NUMPY = "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+SAME_DEVICE = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
+OTHER_SEED = (
+    "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as the "
+    "original seed."
+)
+_UNREGISTERED = (
+    "Attempt to increase offset for a CUDA generator not in capture mode.\n"
+    "Call graph.register_generator_state(generator) before the capture."
+)
+_STILL_UNDERWAY = (
+    "\nA capture on another stream was begun and not ended, so that no device value can be read. End it with "
+    "`with cuda.stream(its_stream): its_graph.capture_end()`, or restart the kernel."
+)
 
 _aten = torch.ops.aten
 # They allocate and launch nothing, so that they leave no operation in a recording.
@@ -37,11 +55,23 @@ _ALLOCATIONS = {_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_em
 # Their results share the argument's memory, which their schemas do not say.
 _UNDECLARED_VIEWS = {_aten._unsafe_view, _aten.unsafe_split, _aten.unsafe_split_with_sizes}
 _INDEX_WRITES = {_aten.index_put, _aten.index_put_, _aten._index_put_impl_, _aten._unsafe_index_put}
-# The size of its workspace is known to oneDNN alone: FakeTensor predicts an empty one.
-_METADATA_BY_RUNNING = {_aten.mkldnn_rnn_layer.default}
+
+_PRODUCTS = {_aten.mm, _aten.addmm, _aten.bmm}
+
+# What a GPU waits for inside of the operation (observed on an H200): error checks, sizes, and the search for zeros.
+_READS = {_aten._linalg_check_errors.default, _aten._linalg_eigh.default, _aten.linalg_eig.default}
+_READS |= {_aten.linalg_eigvals.default, _aten.linalg_lstsq.default}
+_READS |= {_aten.normal.Tensor_Tensor, _aten.normal.float_Tensor}
+_READING_GRADIENTS = {"ProdBackward0", "ProdBackward1", "CumprodBackward0"}
+# What copies to or from pageable host memory inside of the operation.
+_COPIES_INSIDE = {_aten._linalg_svd, _aten.linalg_pinv, _aten.linalg_matrix_exp, _aten.bincount, _aten._ctc_loss}
+# With a host operand of any size they copy it to the device; other operations take a single number.
+_COPIES_OPERANDS = {_aten.copy_, _aten.index, _aten.where, *_INDEX_WRITES}
+
 # Host reads that dispatch no ATen operation on the CPU, and constructors that read Python data.
-_HOST_READS = {"__repr__", "__format__"}
+_PRINTS = {"__repr__", "__format__"}
 _HOST_COPIES = {"cpu", "tolist"}
+_CHECKED_ON_A_CPU = {"one_hot", "quantile", "nanquantile"}
 _NUMPY = {"numpy", "__array__"}
 _FROM_HOST = {"tensor", "as_tensor", "asarray", "new_tensor"}
 
@@ -63,59 +93,99 @@ class Operation:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     shape: tuple[int, ...] | None
-    _func: Any = field(repr=False)
-    _args: tuple = field(repr=False)
-    _kwargs: dict = field(repr=False)
-    _results: list = field(repr=False)
-    _grad_enabled: bool = field(repr=False)
+    _call: Callable[[], Any] = field(repr=False)
+    _results: list = field(repr=False, default_factory=list)
+    _modes: tuple = field(repr=False, default=(True, None))  # whether gradients are on, and what autocast casts to
 
     def run(self) -> None:
         """Execute the operation on the recorded storages.
 
         Raises:
-            NotImplementedError: the result has another shape than the capture foresaw.
+            NotImplementedError: the result has another shape or dtype than the capture foresaw.
         """
-        torch._C._set_grad_enabled(self._grad_enabled)
-        fresh = self._func(*self._args, **self._kwargs)
-        for result, value in zip(self._results, tree_leaves(fresh) if self._results else (), strict=True):
+        fresh = self._call()
+        if not self._results:
+            return
+        for result, value in zip(self._results, tree_leaves(fresh), strict=True):
             if result is None or value is None:  # a gradient that nobody needs is foreseen, and not computed
                 continue
-            if result.shape != value.shape:
+            if result.shape != value.shape or result.dtype != value.dtype:
                 raise NotImplementedError(
-                    f"{self.name} returned shape {tuple(value.shape)} where the capture foresaw {tuple(result.shape)}: "
-                    "the stand-in cannot replay operations whose result's shape depends on data."
+                    f"{self.name} returned shape {tuple(value.shape)} and {value.dtype} where the capture foresaw "
+                    f"{tuple(result.shape)} and {result.dtype}: the stand-in cannot replay this operation."
                 )
             result.copy_(value)
+
+
+@cache
+def _out_variant(func: Any) -> tuple[Any, str] | None:
+    """Return the overload of `func` that writes its one result into a given tensor, and that one's name, or None.
+
+    Only pointwise operations and products: others may resize what they are given (`binary_cross_entropy` does).
+    """
+    if torch.Tag.pointwise not in func.tags and func.overloadpacket not in _PRODUCTS:
+        return None
+    arguments = [(a.name, str(a.type)) for a in func._schema.arguments]
+    for overload in (getattr(func.overloadpacket, name) for name in func.overloadpacket.overloads()):
+        names = [a.name for a in overload._schema.arguments if a.is_out]
+        others = [(a.name, str(a.type)) for a in overload._schema.arguments if not a.is_out]
+        if [str(r.type) for r in func._schema.returns] == ["Tensor"] and len(names) == 1 and others == arguments:
+            return overload, names[0]
+    return None
 
 
 class Capture:
     """A capture underway.
 
     Args:
-        stream_id: the stream on which it begins.
-        current_stream_id: tells the stream that receives an operation.
+        current_stream_id: tells the stream that receives an operation; in a backward pass its forward's stream.
+        calling_stream_id: tells the current stream of the calling thread, in a backward pass as well.
+        generators: random generators, beside the default one, that the graph may draw from.
     """
 
-    def __init__(self, stream_id: int, current_stream_id: Callable[[], int]) -> None:
-        self.origin = stream_id
+    def __init__(
+        self, current_stream_id: Callable[[], int], calling_stream_id: Callable[[], int], generators: list
+    ) -> None:
+        self.origin = stream_id = current_stream_id()
         self.current_stream_id = current_stream_id
+        self.calling_stream_id = calling_stream_id
         self.thread = threading.get_ident()
         self.broken = False
         # Vector clocks: for each captured stream, how many operations of each stream it has waited for.
         self.seen: dict[int, dict[int, int]] = {stream_id: {}}
         self.operations: list[Operation] = []
         self.allocated: list[Tensor] = []
-        self.seed = torch.initial_seed()
-        self.rng_state = torch.get_rng_state()
+        self.making_host = False  # a factory without `device=` is being called
+        self.autocast: torch.dtype | None = None  # what autocast casts to in the call underway
+        self.unchecked = False  # a function is being called that checks its values on a CPU only
+        self.generators = {generator._cdata for generator in (torch.default_generator, *generators)}
+        self.rng_state = torch.default_generator.get_state()
+        self._rng_tokens: list[Tensor] = []
+        self._host: dict[int, Any] = {}  # storages of host tensors, kept so that no other gets their address
         self._storages: dict[int, int] = {}
-        self._fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def includes(self, stream_id: int) -> bool:
         """Return whether `stream_id` began this capture or was forked into it."""
         return stream_id in self.seen
 
+    def is_here(self) -> bool:
+        """Return whether the current stream is part of this capture."""
+        return self.includes(self.calling_stream_id())
+
+    def make_host(self, tensor: Tensor) -> None:
+        """Remember that `tensor` is a host tensor."""
+        self._host[tensor.untyped_storage()._cdata] = tensor
+
+    def is_host(self, tensor: Tensor) -> bool:
+        """Return whether `tensor` was made on the host inside of this capture."""
+        if tensor.layout is not torch.strided or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            return False
+        return tensor.untyped_storage()._cdata in self._host
+
     def join(self, stream_id: int, seen: dict[int, int]) -> None:
         """Let `stream_id` wait for the work counted in `seen`; it thereby becomes part of the capture."""
+        if stream_id == 0:
+            self.refuse(LEGACY)
         mine = self.seen.setdefault(stream_id, {})
         for other, count in seen.items():
             mine[other] = max(count, mine.get(other, 0))
@@ -128,19 +198,74 @@ class Capture:
     def refuse(self, message: str = NOT_PERMITTED) -> NoReturn:
         """Break the capture and raise at the offending line, as the driver does."""
         first, self.broken = not self.broken, True
+        if not self.is_here():
+            raise torch.AcceleratorError(message + _STILL_UNDERWAY)
         raise torch.AcceleratorError(message if first else PREVIOUS_ERROR)
+
+    # --- random numbers -------------------------------------------------------------------------------------------
+
+    def get_rng_state(self) -> Tensor:
+        """Return a token for the generator's state at this point of every replay, which `set_rng_state` takes back."""
+        token = self.rng_state.clone()
+        self._rng_tokens.append(token)
+        self.make_host(token)
+        self.note("get_rng_state", lambda: token.copy_(torch.default_generator.get_state()))
+        return token
+
+    def set_rng_state(self, new_state: Tensor) -> None:
+        """Record that the generator goes back to `new_state` at this point of every replay.
+
+        Raises:
+            NotImplementedError: `new_state` was not returned by `get_rng_state` in this capture.
+        """
+        if not any(new_state is token for token in self._rng_tokens):
+            raise NotImplementedError("The stand-in takes a generator's state back in the same capture only.")
+        self.note("set_rng_state", lambda: torch.default_generator.set_state(new_state))
+
+    def manual_seed(self, seed: int | None = None) -> torch.Generator:
+        """Accept the seed that the generator has, without effect.
+
+        Raises:
+            RuntimeError: `seed` is another one, or to be chosen.
+        """
+        if seed is None or int(seed) % 2**64 != torch.initial_seed():
+            raise RuntimeError(OTHER_SEED)
+        return torch.default_generator
+
+    def note(self, name: str, call: Callable[[], Any]) -> None:
+        """Record `call`, which is no operation on tensors."""
+        stream_id = self._advance()
+        self.operations.append(Operation(name, list(self.seen).index(stream_id), (), (), None, call))
+
+    # --- operations -----------------------------------------------------------------------------------------------
 
     def dispatch(self, mode: TorchDispatchMode, func: Any, args: tuple, kwargs: dict) -> Any:
         """Do in the capture what `func` asks for: run it, record it, or refuse it."""
         if threading.get_ident() != self.thread:
             self.broken = True
             raise NotImplementedError(f"{func} came from another thread (a scripted fork?): it cannot be recorded.")
-        if getattr(func, "namespace", "") == "profiler" or not self.includes(self.current_stream_id()):
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        host = [t for t in tensors if self.is_host(t)] if self._host else []
+        made_on_host = func is _aten.lift_fresh.default or (self.making_host and not tensors)
+        if made_on_host or (host and len(host) == len(tensors)):
+            return self._run_on_host(func, args, kwargs)
+        stream_id, calling = self.current_stream_id(), self.calling_stream_id()
+        if stream_id != calling and self.includes(calling):  # backward: its forward's stream waits for the caller,
+            self.join(stream_id, self.seen[calling])
+        if getattr(func, "namespace", "") == "profiler" or not self.includes(stream_id):
+            if func is _aten._local_scalar_dense.default:
+                self.refuse()
             return func(*args, **kwargs)  # not part of the capture: it runs at once, as on a GPU
         if self.broken:
             self.refuse()
         if not isinstance(func, torch._ops.OpOverload):
             raise NotImplementedError(f"{func} cannot be recorded by the CPU stand-in.")
+        if sparse := [t.layout for t in tensors if t.layout is not torch.strided]:
+            raise NotImplementedError(f"{func} takes a {sparse[0]} tensor: the stand-in records dense ones only.")
+        if func._schema.name in OPDEFS:  # an operator written in Python, which runs once: record what it calls
+            by_device = OPDEFS[func._schema.name]._backend_fns
+            with mode:
+                return by_device.get("cpu", by_device.get(None))(*args, **kwargs)
         has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU")
         if func._can_decompose() and not has_kernel:  # composite operations arrive whole in inference mode
             with mode:
@@ -149,37 +274,66 @@ class Capture:
         is_view = not schema.is_mutable and any(r.alias_info is not None for r in schema.returns)
         if is_view or torch.Tag.inplace_view in func.tags or func.overloadpacket in _UNDECLARED_VIEWS:
             return func(*args, **kwargs)  # changes metadata alone
-        self._refuse_masked_write(func, args)
-        return self._record(func, args, kwargs, self._predict(func, args, kwargs))
-
-    def _predict(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        """Return `func`'s result as metadata; raise what it would raise for these arguments."""
-        if func in _METADATA_BY_RUNNING:
-            return func(*args, **kwargs)
+        if func is _aten.record_stream.default:
+            return None  # everything that a capture touches stays alive
+        if self.unchecked and func in (_aten._local_scalar_dense.default, _aten.equal.default):
+            return True if func is _aten.equal.default else 0  # what passes the check
+        self._refuse_reads(func, args, kwargs)
+        self._refuse_host_operands(func, args, host)
         try:
-            plain = tree_map_only(Tensor, lambda t: t.as_subclass(Tensor), (args, kwargs))
-            with self._fake_mode:
-                fake_args, fake_kwargs = tree_map_only(Tensor, lambda t: self._fake_mode.from_tensor(t.detach()), plain)
-                return func(*fake_args, **fake_kwargs)
+            predicted = predict(func, args, kwargs, self._autocast_inside(func))
         except (DataDependentOutputException, DynamicOutputShapeException):
             self.refuse()
-        except (UnsupportedOperatorException, NotImplementedError, AssertionError) as error:
-            if func._schema.is_mutable and all(r.alias_info is not None for r in func._schema.returns):
-                return None  # it only mutates its arguments: there is nothing to foresee
-            raise NotImplementedError(f"{func} cannot be recorded by the CPU stand-in: {error}") from error
-        except (RuntimeError, ValueError, IndexError, TypeError):
-            # Wrong arguments: on tensors of zeros the operation itself refuses them in eager's words.
-            zeros = tree_map_only(Tensor, torch.zeros_like, (args, kwargs))
-            func(*zeros[0], **zeros[1])
-            raise
+        result = self._record(func, args, kwargs, predicted)
+        if stream_id != calling:
+            self.join(calling, self.seen[stream_id])  # and at the end of the pass the caller waits for it
+        return result
 
-    def _refuse_masked_write(self, func: Any, args: tuple) -> None:
-        """Refuse `x[mask] = tensor`, which counts the mask on the host; with a number it is a masked fill."""
-        if func.overloadpacket not in _INDEX_WRITES:
-            return
-        indices = [i for i in args[1] if i is not None]
-        if any(i.dtype in (torch.bool, torch.uint8) for i in indices) and (len(indices) > 1 or args[2].numel() != 1):
+    def _autocast_inside(self, func: Any) -> torch.dtype | None:
+        """Return what autocast casts to in operations that `func`'s kernel calls; its arguments are cast already."""
+        own = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "AutocastCPU")
+        return None if own else self.autocast
+
+    def _run_on_host(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        """Run `func` at once, and remember that its results are host tensors."""
+        result = func(*args, **kwargs)
+        for t in tree_leaves(result):
+            if isinstance(t, Tensor) and t.layout is torch.strided:
+                self.make_host(t)
+        if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()):  # a GPU draws it from the host's generator
+            self.rng_state = torch.default_generator.get_state()
+        return result
+
+    def _refuse_reads(self, func: Any, args: tuple, kwargs: dict) -> None:
+        """Refuse operations that wait for the device inside, and generators that the graph does not know."""
+        node = torch._C._current_autograd_node()
+        if func in _READS or (node is not None and node.name() in _READING_GRADIENTS):
             self.refuse()
+        if func.overloadpacket in _COPIES_INSIDE or (
+            func.overloadpacket is _aten.histc and (args[2:4] or (0, 0)) == (0, 0)  # the range is read from the data
+        ):
+            raise RuntimeError(PAGEABLE)
+        drawn_from = {value._cdata for value in (*args, *kwargs.values()) if isinstance(value, torch.Generator)}
+        if drawn_from - self.generators:
+            raise RuntimeError(_UNREGISTERED)
+
+    def _refuse_host_operands(self, func: Any, args: tuple, host: list[Tensor]) -> None:
+        """Refuse host tensors where a GPU needs a device tensor, and `x[mask] = t`, which counts the mask on the host.
+
+        With a number, or a host tensor of one, `x[mask] = t` is a masked fill.
+        """
+        packet = func.overloadpacket
+        if packet in _INDEX_WRITES:
+            indices, value = [i for i in args[1] if i is not None], args[2]
+            if any(i.dtype in (torch.bool, torch.uint8) for i in indices):
+                if len(indices) > 1 or value.numel() != 1 or not self.is_host(value):
+                    self.refuse()
+                return
+            host = [t for t in host if t is not value or t.dim() > 0]
+        if host and packet in _COPIES_OPERANDS:
+            raise RuntimeError(PAGEABLE)
+        if any(t.dim() > 0 for t in host):
+            raise RuntimeError(SAME_DEVICE)
 
     def _record(self, func: Any, args: tuple, kwargs: dict, predicted: Any) -> Any:
         """Append `func` to the recording and return its result: mutated arguments, and new tensors without values."""
@@ -193,15 +347,9 @@ class Capture:
         fresh: list[Tensor | None] = []
 
         def allocate(value: Any) -> Any:
-            if not isinstance(value, Tensor):
-                fresh.append(None)
-                return value
-            if value.layout is not torch.strided or value.device.type != "cpu":
-                kind = value.layout if value.layout is not torch.strided else value.device.type
-                raise NotImplementedError(f"{func} makes a {kind} tensor: the stand-in records dense CPU ones only.")
-            result = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype)
-            result.fill_(float("nan") if value.dtype.is_floating_point or value.dtype.is_complex else 0)
-            fresh.append(result.detach())  # an alias: `x.data = ...` on the result must not reach the recording
+            result = value.allocate() if isinstance(value, Foreseen) else value
+            # An alias: `x.data = ...` on the result must not reach the recording.
+            fresh.append(result.detach() if isinstance(value, Foreseen) else None)
             return result
 
         def result_of(declared: Any, value: Any) -> Any:
@@ -209,8 +357,8 @@ class Capture:
                 return tree_map(allocate, value)
             fresh.append(None)
             mine = written[frozenset(declared.alias_info.before_set)]
-            if isinstance(value, Tensor) and isinstance(mine, Tensor) and mine.shape != value.shape:
-                mine.resize_(value.shape)  # `out=` of another size gets the result's, as in eager
+            if isinstance(value, Foreseen) and isinstance(mine, Tensor) and mine.shape != value.size:
+                mine.resize_(value.size)  # `out=` of another size gets the result's, as in eager
             return mine
 
         if len(schema.returns) == 1:
@@ -228,25 +376,30 @@ class Capture:
             keys = (t.untyped_storage()._cdata for t in tree_leaves(values) if isinstance(t, Tensor))
             return tuple(dict.fromkeys(self._storages.setdefault(key, len(self._storages)) for key in keys))
 
+        def held(t: Tensor) -> Tensor:  # a host tensor is baked in
+            return t.detach().clone() if self.is_host(t) else t.detach()
+
+        stream_id = self._advance()
+        args, kwargs = tree_map_only(Tensor, held, (args, kwargs))
+        results = [t for t in fresh if t is not None]
+        call = partial(func._op, *args, **kwargs)
+        variant = _out_variant(func) if results else None
+        if variant is not None:  # faster than to make a result and to copy it
+            call, fresh = partial(variant[0]._op, *args, **kwargs, **{variant[1]: results[0]}), []
+        self.operations.append(
+            Operation(
+                *(str(func), list(self.seen).index(stream_id), number((args, kwargs)), number((results, written))),
+                *(tuple(results[0].shape) if results else None, call, fresh if results else []),
+                (torch.is_grad_enabled(), self._autocast_inside(func)),
+            )
+        )
+
+    def _advance(self) -> int:
+        """Count one operation on the current stream, and return the stream."""
         stream_id = self.current_stream_id()
         clock = self.seen[stream_id]
         clock[stream_id] = clock.get(stream_id, 0) + 1
-        args, kwargs = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
-        results = [t for t in fresh if t is not None]
-        self.operations.append(
-            Operation(
-                name=str(func),
-                stream=list(self.seen).index(stream_id),
-                inputs=number((args, kwargs)),
-                outputs=number((results, written)),
-                shape=tuple(results[0].shape) if results else None,
-                _func=func,
-                _args=args,
-                _kwargs=kwargs,
-                _results=fresh if results else [],
-                _grad_enabled=torch.is_grad_enabled(),
-            )
-        )
+        return stream_id
 
 
 active: Capture | None = None
@@ -274,22 +427,42 @@ class HostReads(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if args and isinstance(args[0], Tensor):
-            if name in _HOST_READS:
-                refuse_in_capture()
-            if name in _HOST_COPIES:
-                raise RuntimeError(PAGEABLE)
-            if name in _NUMPY:
-                raise TypeError(NUMPY)
-        on_device = name in _FROM_HOST and (name == "new_tensor" or kwargs.get("device") is not None)
-        if on_device and not isinstance(args[-1] if args else None, Tensor):
+        if active is None:
+            return func(*args, **kwargs)
+        name, device = getattr(func, "__name__", ""), kwargs.get("device")
+        host = not (args and isinstance(args[0], Tensor)) or active.is_host(args[0])
+        if not host:
+            self._refuse_read(name)
+        elif name == "to" and any(isinstance(value, torch.device) for value in (*args, *kwargs.values())):
             raise RuntimeError(PAGEABLE)
-        return func(*args, **kwargs)
+        on_host = device is None or (isinstance(device, str) and device == "cpu")
+        if name in _FROM_HOST and (not on_host or not host) and not (args and isinstance(args[-1], Tensor)):
+            raise RuntimeError(PAGEABLE)
+        makes = device is None and torch.utils._device.CURRENT_DEVICE is None
+        width = (args[1:] or (kwargs.get("num_classes", -1),))[0] if name == "one_hot" else None
+        capture, before = active, active.autocast
+        capture.making_host = makes and func in torch.utils._device._device_constructors()
+        capture.unchecked = name in _CHECKED_ON_A_CPU and (width is None or width > 0)
+        capture.autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+        try:
+            if func is Tensor.backward:  # Python runs below it, which is to be seen as well
+                with self:
+                    return torch.autograd.backward(*args, grad_tensors=kwargs.pop("gradient", None), **kwargs)
+            return func(*args, **kwargs)
+        finally:
+            capture.making_host, capture.unchecked, capture.autocast = False, False, before
+
+    def _refuse_read(self, name: str) -> None:
+        if name in _PRINTS or (name in _HOST_COPIES | _NUMPY and not active.is_here()):
+            active.refuse()
+        if name in _HOST_COPIES:
+            raise RuntimeError(PAGEABLE)
+        if name in _NUMPY:
+            raise TypeError(NUMPY)
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
-    """Raise what ``torch.optim.Optimizer._cuda_graph_capture_health_check`` raises on a GPU.
+    """Raise what ``torch.optim.Optimizer._cuda_graph_capture_health_check`` raises on a GPU; find host step counters.
 
     Raises:
         RuntimeError: a parameter group has ``capturable=False``.
@@ -299,3 +472,8 @@ def check_optimizer(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict)
             f"Attempting CUDA graph capture of step() for an instance of {type(optimizer).__name__} "
             "but param_groups' capturable is False."
         )
+    for group in optimizer.param_groups:
+        if "capturable" not in group and not group.get("fused"):  # Adagrad's step counter is a host tensor then
+            for state in (optimizer.state.get(parameter, {}) for parameter in group["params"]):
+                if isinstance(state.get("step"), Tensor):
+                    active.make_host(state["step"])

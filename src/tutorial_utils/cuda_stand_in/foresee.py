@@ -1,0 +1,127 @@
+"""What a recorded operation will return: the metadata, found without its values.
+
+FakeTensor knows the sizes, strides and dtypes of nearly every operation. Where the CPU's kernels do otherwise, the
+kernel itself is asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+# The size of its workspace is known to oneDNN alone: FakeTensor predicts an empty one.
+_METADATA_BY_RUNNING = {torch.ops.aten.mkldnn_rnn_layer.default}
+_DEPENDS_ON_VALUES = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+_HALF = {torch.bfloat16, torch.float16}
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """Metadata of a result that no operation has computed."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    def allocate(self) -> Tensor:
+        """Return a tensor of this kind without values: NaN, or zero in integers."""
+        result = torch.empty_strided(self.size, self.stride, dtype=self.dtype)
+        return result.fill_(float("nan") if self.dtype.is_floating_point or self.dtype.is_complex else 0)
+
+
+_foreseen: dict[tuple, Any] = {}
+"""Predictions by operation and metadata of its arguments, kept for all captures: predicting is slow."""
+_fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def _signature(value: Any) -> tuple:
+    """Return what a prediction depends on, to be compared and hashed."""
+    if isinstance(value, Tensor):
+        return (value.size(), value.stride(), value.dtype)
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_signature, value))
+    return (type(value), value)
+
+
+def set_autocast(dtype: torch.dtype | None) -> None:
+    """Let autocast on the CPU cast to `dtype`, or not at all if None."""
+    torch.set_autocast_enabled("cpu", dtype is not None)
+    if dtype is not None:
+        torch.set_autocast_dtype("cpu", dtype)
+
+
+def predict(func: Any, args: tuple, kwargs: dict, autocast: torch.dtype | None) -> Any:
+    """Return `func`'s result with :class:`Foreseen` for tensors; raise what it would raise for these arguments.
+
+    Raises:
+        DataDependentOutputException, DynamicOutputShapeException: the result depends on values.
+        NotImplementedError: the operation cannot be recorded.
+    """
+    names = tuple((name, _signature(value)) for name, value in kwargs.items())
+    key = (func, torch.get_default_dtype(), autocast, _signature(args), names)
+    if key not in _foreseen:
+        set_autocast(autocast)
+        try:
+            _foreseen[key] = tree_map_only(Tensor, lambda t: _foresee(func, t), _imagine(func, args, kwargs, autocast))
+        finally:
+            set_autocast(None)
+    return _foreseen[key]
+
+
+def _foresee(func: Any, value: Tensor) -> Foreseen:
+    if value.layout is not torch.strided or value.device.type != "cpu":
+        kind = value.layout if value.layout is not torch.strided else value.device.type
+        raise NotImplementedError(f"{func} makes a {kind} tensor: the stand-in records dense CPU ones only.")
+    return Foreseen(tuple(value.size()), tuple(value.stride()), value.dtype)
+
+
+def _imagine(func: Any, args: tuple, kwargs: dict, autocast: torch.dtype | None) -> Any:
+    """Return tensors like `func`'s results, whose values mean nothing."""
+    mutates = func._schema.is_mutable
+    half = autocast or any(isinstance(t, Tensor) and t.dtype in _HALF for t in tree_leaves((args, kwargs)))
+    makes = any(r.alias_info is None for r in func._schema.returns)
+    if func in _METADATA_BY_RUNNING or (half and makes and not _DEPENDS_ON_VALUES & set(func.tags)):
+        try:  # FakeTensor and the CPU's kernels disagree on the dtypes of statistics in half precision
+            return _run_for_nothing(func, args, kwargs)
+        except RuntimeError:
+            pass
+    try:
+        with _fake_mode:
+            return func(*tree_map_only(Tensor, _fake, args), **tree_map_only(Tensor, _fake, kwargs))
+    except (DataDependentOutputException, DynamicOutputShapeException):
+        raise
+    except (UnsupportedOperatorException, NotImplementedError, AssertionError) as error:
+        if mutates and not makes:
+            return None  # it only mutates its arguments: there is nothing to foresee
+        if func.namespace != "aten" and not mutates:
+            return _run_for_nothing(func, args, kwargs)  # an operator of an extension, without a fake kernel
+        raise NotImplementedError(f"{func} cannot be recorded by the CPU stand-in: {error}") from error
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        # Wrong arguments: on tensors of zeros the operation itself refuses them in eager's words.
+        zeros = tree_map_only(Tensor, torch.zeros_like, (args, kwargs))
+        func(*zeros[0], **zeros[1])
+        raise
+
+
+def _fake(t: Tensor) -> Tensor:
+    return torch.empty_strided(t.size(), t.stride(), dtype=t.dtype, device="cpu")
+
+
+def _run_for_nothing(func: Any, args: tuple, kwargs: dict) -> Any:
+    """Run `func` on copies of its arguments, as `native_batch_norm` mutates some undeclared; restore the generator."""
+    state = torch.default_generator.get_state()
+    args, kwargs = tree_map_only(Tensor, torch.clone, (args, kwargs))
+    try:
+        return func(*args, **kwargs)
+    finally:
+        torch.default_generator.set_state(state)
