@@ -50,18 +50,19 @@ from unittest import mock
 import torch
 import torch.cuda.graphs
 from torch import Tensor
-from torch.optim import optimizer as _optimizers
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from . import capture as capturing
+from . import names
 from .capture import Operation, refuse_in_capture
 from .foresee import set_autocast
+from .names import *  # noqa: F403
 
 # fmt: off
 __all__ = [
-    "LIMITS", "CUDAGraph", "Event", "Operation", "Stream", "current_device", "current_stream", "default_stream",
-    "device_count", "empty_cache", "get_rng_state", "graph", "graph_pool_handle", "initial_seed", "is_available",
-    "is_current_stream_capturing", "make_graphed_callables", "manual_seed", "manual_seed_all", "memory_allocated",
-    "set_rng_state", "set_stream", "stream", "synchronize",
+    *names.__all__, "LIMITS", "CUDAGraph", "Event", "Operation", "Stream", "current_stream", "default_stream", "graph",
+    "graph_pool_handle", "is_available", "is_current_stream_capturing", "make_graphed_callables", "memory_allocated",
+    "set_stream", "stream", "synchronize",
 ]
 # fmt: on
 
@@ -81,16 +82,6 @@ def is_available() -> bool:
     return False
 
 
-def device_count() -> int:
-    """Return 1: the CPU stands for one device."""
-    return 1
-
-
-def current_device() -> int:
-    """Return the number of the one device."""
-    return 0
-
-
 def __getattr__(name: str) -> NoReturn:
     if name.startswith("__"):
         raise AttributeError(name)
@@ -102,8 +93,6 @@ def __getattr__(name: str) -> NoReturn:
 
 # --- streams and events -------------------------------------------------------------------------------------------
 
-_library = torch.library.Library("aten", "IMPL")
-_library.impl("record_stream", lambda tensor, stream: None, "CPU")
 _stream_ids = itertools.count()
 
 
@@ -428,7 +417,7 @@ class CUDAGraph:
         capture = capturing.active = capturing.Capture(*streams, self._generators)
         self._exit_stack.enter_context(capturing.Recorder())
         self._exit_stack.enter_context(capturing.HostReads())
-        self._exit_stack.callback(_optimizers.register_optimizer_step_pre_hook(capturing.check_optimizer).remove)
+        self._exit_stack.callback(register_optimizer_step_pre_hook(capturing.check_optimizer).remove)
         for name in ("get_rng_state", "set_rng_state", "manual_seed", "seed"):
             captured = getattr(capture, "manual_seed" if name == "seed" else name)
             for module in (torch, torch.random):
@@ -607,40 +596,10 @@ def make_graphed_callables(*args: Any, **kwargs: Any) -> Any:
     return bound(*args, **kwargs)
 
 
-# --- random numbers, memory, optimizers -----------------------------------------------------------------------------
-
-
-def get_rng_state(device: Any = None) -> Tensor:
-    """Return the state of the default generator; in a capture, its state at this point of each replay."""
-    return torch.get_rng_state()
-
-
-def set_rng_state(new_state: Tensor, device: Any = None) -> None:
-    """Set the state of the default generator; in a capture, at this point of each replay."""
-    torch.set_rng_state(new_state)
-
-
-def manual_seed(seed: int) -> None:
-    """Seed the default generator."""
-    torch.manual_seed(seed)
-
-
-manual_seed_all, initial_seed = manual_seed, torch.initial_seed
+# --- memory -----------------------------------------------------------------------------
 
 
 def memory_allocated(device: Any = None) -> int:
     """Return the bytes that captures hold. What eager code holds is not counted: the CPU's allocator does not say."""
     held = [t for one in _graphs for t in one._allocated] + (capturing.active.allocated if capturing.active else [])
     return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in held}.values())
-
-
-def empty_cache() -> None:
-    """Do nothing: there is no cache."""
-
-
-def _capturable_devices(supports_xla: bool = True) -> list[str]:
-    return ["cpu", "cuda", "xpu", "hpu", "xla"]
-
-
-# Every optimizer's module has its own name for this function: only its code can be replaced for all of them.
-_optimizers._get_capturable_supported_devices.__code__ = _capturable_devices.__code__
