@@ -1520,8 +1520,8 @@ def one_hot_of_a_given_width_is_captured(cuda, device):
 BEHAVIOURS["host_read_by_one_hot_of_unknown_width_is_refused"] = (_host_read(lambda x: F.one_hot(x.long())), True)
 
 
-def _refused_with(act: Callable, message: str) -> Callable:
-    """Return a behaviour: `act` on tensors works eagerly, and raises `message` at its line in a capture."""
+def _refused_with(act: Callable, message: str, on_gpu: str = "") -> Callable:
+    """Return a behaviour: `act` on tensors works eagerly, and raises `message` (or `on_gpu`) in a capture."""
 
     def run(cuda, device):
         a = torch.eye(4, device=device) * 2 + torch.full((4, 4), 0.1, device=device)
@@ -1529,8 +1529,7 @@ def _refused_with(act: Callable, message: str) -> Callable:
         if message is not SAME_DEVICE:  # which is refused eagerly on a GPU, too
             warm_up(cuda, lambda: act(*tensors), 1)
         first, _ = refused(cuda, lambda: act(*tensors))
-        # On a GPU, cuSOLVER reports a refused eigh and svd in its own words.
-        assert message in first_line(first) or "CUSOLVER_STATUS_INTERNAL_ERROR" in str(first), repr(first)
+        assert message in first_line(first) or on_gpu and on_gpu in first_line(first), repr(first)
 
     return run
 
@@ -1571,7 +1570,8 @@ for _name, _act, _message in (
     ("a_product_with_a_host_tensor", lambda a, x, w: x * torch.ones(4), SAME_DEVICE),
     ("a_concatenation_with_a_host_tensor", lambda a, x, w: torch.cat([x, torch.zeros(1)]), SAME_DEVICE),
 ):
-    BEHAVIOURS[f"a_wait_inside_is_refused_in_{_name}"] = (_refused_with(_act, _message), True)
+    _own_words = "CUSOLVER_STATUS_INTERNAL_ERROR" if _name == "linalg_eigh" else ""  # cuSOLVER's, on an H200
+    BEHAVIOURS[f"a_wait_inside_is_refused_in_{_name}"] = (_refused_with(_act, _message, _own_words), True)
 
 
 @behaviour
@@ -2036,7 +2036,7 @@ def a_capture_holds_memory_until_reset(cuda, device):
     assert cuda.memory_allocated() - before >= 4000
     graph.reset()
     del y
-    assert cuda.memory_allocated() - before < 4000
+    assert cuda.memory_allocated() <= before + 1024  # what an H200 keeps
 
 
 @behaviour
