@@ -124,6 +124,6 @@ def test_nbval_notices_what_it_must(tmp_path: Path) -> None:
     options = ["--nbval", "--nbval-current-env", "--nbval-sanitize-with", CONFIGURATION, "--rootdir", tmp_path]
     command = [sys.executable, "-m", "pytest", *options, tmp_path / "tiny.ipynb"]
     report = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    failed = [bool(re.search(rf"(?m)^FAILED .*::Cell {i}$", report)) for i in range(len(CELLS))]
+    failed = [bool(re.search(rf"(?m)^FAILED .*::Cell {i}\b", report)) for i in range(len(CELLS))]
     assert failed == [noticed for _, _, noticed in CELLS], report
     assert report.count("Cell outputs differ") >= sum(failed)
