@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import alternatives, forks, graphs, machine
+from . import alternatives, captures, forks, graphs, machine
 from .record import Case, Part, Recording
 
-PARTS = {"graphs": graphs.part, "forks": forks.part, "alternatives": alternatives.part}
+PARTS = {"graphs": graphs.part, "captures": captures.part, "forks": forks.part, "alternatives": alternatives.part}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

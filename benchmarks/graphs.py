@@ -10,8 +10,9 @@ import math
 import os
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from statistics import median
 from typing import Any, ClassVar
@@ -49,20 +50,19 @@ COMPILED_GRAPH = "compile_and_capture"
 class Plan:
     """How much is measured."""
 
-    samples: int = 15  # timed sequences per measurement
+    samples: int = 9  # timed sequences per measurement
     steps: int = 200  # training steps per sequence
     profiled: int = 20  # steps under the profiler
     batch_sizes: tuple[int, ...] = (16, 64, 256, 1024, 4096, 8192, 16384)
     data: str = "full"
     epochs: int = 10
-    runs: int = 3  # of all epochs
-    eager_runs: int = 2
+    runs: int = 1  # of all epochs
     captures: int = 5
-    processes: int = 2  # new ones, for what only the first calls in a process show
+    processes: int = 3  # new ones, for what is quoted most, and for what only a process's first calls show
 
 
 FULL = Plan()
-FULL_ON_CPU = Plan(samples=10, steps=20, epochs=3, eager_runs=1)  # under two minutes
+FULL_ON_CPU = Plan(samples=10, steps=20, epochs=3)  # under two minutes
 QUICK = Plan(3, 5, 3, batch_sizes=(16, 64), data="mini", epochs=1, runs=2, captures=2, processes=1)
 
 
@@ -83,15 +83,19 @@ class Graphs:
         return found
 
     def cases(self) -> list[Case]:
-        forms = (EAGER, GRAPH, COMPILED_GRAPH)
-        cases = [self.of_form(step, f"step_{form}", form) for form in (EAGER, GRAPH, REDUCE_OVERHEAD, COMPILED_GRAPH)]
+        forms, captured_forms = (EAGER, GRAPH, COMPILED_GRAPH), (GRAPH, COMPILED_GRAPH)
+        cases = [self.of_form(step, f"step_{form}", form) for form in (EAGER, REDUCE_OVERHEAD)]
         cases += [self.of_form(step, f"step_{form}_fused", form, fused=True) for form in forms]
-        cases += [self.of_form(step, f"step_{form}_copies", form, copies=True) for form in (GRAPH, COMPILED_GRAPH)]
-        cases += [self.of_form(epochs, f"epochs_{form}", form) for form in forms]
-        cases += [self.in_tf32(step, "step_compile_and_capture_tf32")]
-        cases += [self.in_tf32(epochs, "epochs_compile_and_capture_tf32")]
+        cases += [self.of_form(step, f"step_{form}_copies", form, copies=True) for form in captured_forms]
+        cases += [self.of_form(step, f"step_{form}_item", form, item=True) for form in (EAGER, GRAPH)]
+        cases += [self.of_form(epochs, f"epochs_{EAGER}", EAGER)]
+        for measure in (step, epochs):
+            name, tf32 = measure.__name__, partial(in_tf32, measure)
+            cases += [self.on_gpu(in_processes, f"{name}_{form}", measure, form) for form in captured_forms]
+            cases += [self.on_gpu(in_processes, f"{name}_{COMPILED_GRAPH}_tf32", tf32, COMPILED_GRAPH)]
         cases += [self.on_gpu(capture, "capture")]
-        cases += [self.on_gpu(kernels, f"kernels_{form}", form) for form in forms]
+        cases += [self.on_gpu(kernels, f"kernels_{form}", form) for form in (*forms, REDUCE_OVERHEAD)]
+        cases += [self.on_gpu(kernels, f"kernels_{form}_8192", form, 8192) for form in (EAGER, GRAPH)]
         cases += [self.on_gpu(batch_size, f"batch_{size}", size) for size in self.plan.batch_sizes]
         cases += [self.on_gpu(first, function.__name__, function) for function in (first_iterations, first_calls)]
         return [*cases, self.on_gpu(compilation, "compilation")]
@@ -101,10 +105,6 @@ class Graphs:
 
     def on_gpu(self, measure: Callable[..., Any], name: str, *arguments: Any) -> Case:
         return Case(name, partial(measure, name, self.plan, *arguments), needs_gpu=True)
-
-    def in_tf32(self, measure: Callable[..., Any], name: str) -> Case:
-        run = partial(in_new_process, in_tf32, measure, name, self.plan, COMPILED_GRAPH)
-        return Case(name, run, needs_gpu=True)
 
     def derive(self, results: Results) -> dict[str, Any]:
         return {
@@ -207,12 +207,12 @@ class Trainer:
         for state in self.optimizer.state.values():
             state["momentum_buffer"].zero_()
 
-    def step(self) -> None:
-        """Train on what the static buffers hold."""
-        if self.graph:
-            self.graph.replay()
-        else:
-            self.train_step(self.images, self.labels)
+    def step(self) -> Tensor:
+        """Train on what the static buffers hold. The next step may overwrite the loss."""
+        if not self.graph:
+            return self.train_step(self.images, self.labels)
+        self.graph.replay()
+        return self.loss
 
     def step_on(self, images: Tensor, labels: Tensor) -> Tensor:
         """Train on a batch, which a graph gets through the static buffers. The next step may overwrite the loss."""
@@ -220,8 +220,7 @@ class Trainer:
             return self.train_step(images, labels)
         self.images.copy_(images)
         self.labels.copy_(labels)
-        self.graph.replay()
-        return self.loss
+        return self.step()
 
     def settings(self, **more: Any) -> dict[str, Any]:
         found = {"form": self.form, "batch": len(self.labels), "sgd": self.sgd()}
@@ -317,19 +316,43 @@ def memory_bytes() -> dict[str, int]:
 # The measurements, each with the name under which it is kept
 
 
-def step(
-    name: str, plan: Plan, form: str, *, batch: int = BATCH, fused: bool = False, copies: bool = False
-) -> Measurements:
-    """µs per training step in a sequence, the batch on the device and nothing read back in between.
+def in_processes(name: str, plan: Plan, measure: Callable[..., Measurements], *arguments: Any) -> Measurements:
+    """Measure in new processes: a value is the median of one. The fact ``samples`` holds all values of each process.
 
-    With ``copies`` a step includes that of its batch into the static buffers. ``host_calls``: µs until the host's calls
-    of one step return, the device being idle before.
+    Settings and the other facts are those of the first process.
+    """
+    runs = [in_new_process(measure, name, plan, *arguments) for _ in range(plan.processes)]
+    found = {}
+    for full_name, first_run in runs[0].items():
+        samples = [list(run[full_name].values) for run in runs]
+        medians = [run[full_name].median for run in runs]
+        found[full_name] = replace(first_run, values=medians, facts={**first_run.facts, "samples": samples})
+    return found
+
+
+def step(
+    name: str,
+    plan: Plan,
+    form: str,
+    *,
+    batch: int = BATCH,
+    fused: bool = False,
+    copies: bool = False,
+    item: bool = False,
+) -> Measurements:
+    """µs per training step in a sequence, the batch on the device and, unless ``item``, nothing read back in between.
+
+    With ``copies`` a step includes that of its batch into the static buffers; with ``item`` the host reads each loss.
+    ``host_calls``: µs until the host's calls of one step return, the device being idle before.
     """
     trainer = prepared(form, batch, fused)
     train = partial(trainer.step_on, trainer.images.clone(), trainer.labels.clone()) if copies else trainer.step
+    if item:
+        train = lambda: trainer.step().item()  # noqa: E731
     sequences = after_warm_up(lambda: step_us(train, plan.steps), plan.samples)
     host_calls = [host_us(train) for _ in range(plan.steps)]
-    settings = trainer.settings(steps_per_sample=plan.steps, copies=copies, timer="events" if HAS_GPU else "host clock")
+    settings = trainer.settings(steps_per_sample=plan.steps, copies=copies, item=item)
+    settings["timer"] = "events" if HAS_GPU else "host clock"
     return {
         name: Measurement(sequences, "µs", name, settings),
         f"{name}/host_calls": Measurement(host_calls, "µs", name, {"device": "idle before each step"}),
@@ -346,7 +369,7 @@ def epochs(name: str, plan: Plan, form: str) -> Measurements:
     trainer, prepare_s = timed(lambda: prepared(form))
     evaluate, evaluator_s = timed(lambda: evaluator(trainer.model))
     train = batches(data.train_images, data.train_labels, BATCH)
-    seeds = list(range(SEED, SEED + (plan.eager_runs if form == EAGER else plan.runs)))
+    seeds = list(range(SEED, SEED + plan.runs))
     runs = []
     for seed in seeds:
         trainer.restart(seed)
@@ -373,7 +396,7 @@ def train_epochs(trainer: Trainer, train: batches, epochs: int) -> float:
 
 
 def in_tf32(measure: Callable[..., Measurements], *arguments: Any) -> Measurements:
-    """Measure with matrix products in TF32, as convolutions are by default; in a new process, since it is global."""
+    """Measure with matrix products in TF32, as convolutions are by default. It is set for the whole process."""
     torch.set_float32_matmul_precision("high")
     return measure(*arguments)
 
@@ -381,15 +404,16 @@ def in_tf32(measure: Callable[..., Measurements], *arguments: Any) -> Measuremen
 def batch_size(name: str, plan: Plan, batch: int) -> Measurements:
     """Eager over graph: a sequence of each in turn, so that the host's load meets both alike; one ratio per pair.
 
-    ``eager`` and ``graph``: µs per step of those sequences.
+    ``eager`` and ``graph``: µs per step of those sequences, the graph's with the copies of its batch.
     """
     eager, graph, steps = prepared(EAGER, batch), prepared(GRAPH, batch), max(5, plan.steps // 3)
-    pairs = after_warm_up(lambda: (step_us(eager.step, steps), step_us(graph.step, steps)), plan.samples)
+    replay = partial(graph.step_on, graph.images.clone(), graph.labels.clone())
+    pairs = after_warm_up(lambda: (step_us(eager.step, steps), step_us(replay, steps)), plan.samples)
     eager_us, graph_us = zip(*pairs, strict=True)
     return {
         name: Measurement([slow / fast for slow, fast in pairs], "x", name, {"batch": batch}),
         f"{name}/eager": Measurement(eager_us, "µs", name, eager.settings(steps_per_sample=steps)),
-        f"{name}/graph": Measurement(graph_us, "µs", name, graph.settings(steps_per_sample=steps)),
+        f"{name}/graph": Measurement(graph_us, "µs", name, graph.settings(steps_per_sample=steps, copies=True)),
     }
 
 
@@ -426,30 +450,34 @@ def one_capture(trainer: Trainer) -> dict[str, dict[str, float]]:
     return costs
 
 
-def kernels(name: str, plan: Plan, form: str) -> Measurements:
+def kernels(name: str, plan: Plan, form: str, batch: int = BATCH) -> Measurements:
     """µs of kernels, copies and memory sets in a step, by profiler. RuntimeError where steps have different kernels.
 
     ``without_profiler``: µs per step in the same process before the profiler. Facts: ``share_of_step``, the first over
-    the second; ``kernels_per_step``; ``kernels``, those of the last step.
+    the second; ``kernels_per_step``; ``kernels``, those of the last step; ``launches_per_step``, the host's launching
+    calls by name.
     """
-    unprofiled_us, spans = in_new_process(profiled_steps, plan, form)
+    unprofiled_us, spans, launches = in_new_process(profiled_steps, plan, form, batch)
     steps = split_into_steps(spans, plan.profiled)
     last = steps[-1]
     kernels_us = [sum(span.duration_us for span in of_step) for of_step in steps]
     facts = {"share_of_step": round(median(kernels_us) / median(unprofiled_us), 4), "kernels_per_step": len(last)}
     facts["kernels"] = [as_fact(span, last[0].start_us) for span in last]
+    facts["launches_per_step"] = {call: count / plan.profiled for call, count in launches.items()}
     return {
-        name: Measurement(kernels_us, "µs", name, {"form": form, "batch": BATCH}, facts),
+        name: Measurement(kernels_us, "µs", name, {"form": form, "batch": batch}, facts),
         f"{name}/without_profiler": Measurement(unprofiled_us, "µs", name, {"steps_per_sample": plan.steps}),
     }
 
 
-def profiled_steps(plan: Plan, form: str) -> tuple[list[float], list[Span]]:
+def profiled_steps(plan: Plan, form: str, batch: int) -> tuple[list[float], list[Span], dict[str, int]]:
     """In a process of its own, since the profiler slows down what comes after it."""
-    trainer = prepared(form)
+    trainer = prepared(form, batch)
     unprofiled_us = after_warm_up(lambda: step_us(trainer.step, plan.steps), plan.samples)
-    spans = profile(trainer.step, steps=plan.profiled, warmup=3).spans
-    return unprofiled_us, [span for span in spans if span.category in ("kernel", "copy", "memory set")]
+    spans = profile(trainer.step, steps=plan.profiled, warmup=3, nested=True).spans
+    launches = Counter(span.name for span in spans if span.category == "CUDA call" and "Launch" in span.name)
+    on_device = [span for span in spans if span.category in ("kernel", "copy", "memory set")]
+    return unprofiled_us, on_device, dict(launches)
 
 
 def split_into_steps(spans: list[Span], steps: int) -> list[list[Span]]:

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from benchmarks import __main__ as command
-from benchmarks import alternatives, forks, graphs
+from benchmarks import alternatives, captures, forks, graphs
 from benchmarks.record import Case, SomeFailed
-from tutorial_utils import load_mnist
+from tutorial_utils import cuda_stand_in, load_mnist
 from tutorial_utils.fork_timing import AFTER_FORKS, SMALL, VARIANTS
 from tutorial_utils.models import MnistNet
 from tutorial_utils.results import Results, read
@@ -215,7 +215,8 @@ def test_quick_graphs(where: str, tmp_path: Path, capsys: pytest.CaptureFixture)
         pytest.skip("a GPU is there: the quick run measures on it")
     results = quick("graphs", tmp_path / "out.json", capsys)
     assert results.device["type"] == where
-    on_cpu = ["step_eager", "step_eager/host_calls", "step_eager_fused", "step_eager_fused/host_calls", "epochs_eager"]
+    steps = [f"step_eager{which}{kind}" for which in ("", "_fused", "_item") for kind in ("", "/host_calls")]
+    on_cpu = [*steps, "epochs_eager"]
     assert where == "cuda" or list(results) == on_cpu
     for measurement in results.values():
         facts = measurement.facts
@@ -305,9 +306,10 @@ def spans(names: str) -> list[Any]:
 
 def test_kernels_are_those_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = graphs.Plan(profiled=2)
-    monkeypatch.setattr(graphs, "in_new_process", lambda *_: ([10.0, 10.0], spans("abab")))
+    monkeypatch.setattr(graphs, "in_new_process", lambda *_: ([10.0, 10.0], spans("abab"), {"cudaGraphLaunch": 2}))
     measured = graphs.kernels("kernels_graph", plan, "graph")["kernels_graph"]
     assert measured.values == [8.0, 8.0]
+    assert measured.facts["launches_per_step"] == {"cudaGraphLaunch": 1}
     assert measured.facts["share_of_step"] == 0.8 and measured.facts["kernels_per_step"] == 2
     assert [(kernel["name"], kernel["start_us"]) for kernel in measured.facts["kernels"]] == [("a", 0.0), ("b", 10.0)]
     for wrong in ("aba", "abba", ""):
@@ -419,9 +421,59 @@ def test_derived_of_alternatives_is_the_fastest_of_each_case() -> None:
 
 def test_tf32_is_set_in_the_new_process_alone() -> None:
     before = torch.get_float32_matmul_precision()
-    case = graphs.part(True).in_tf32(precision_seen, "step")
-    assert case.run() == {"step": "high"} and torch.get_float32_matmul_precision() == before
+    seen = graphs.in_processes("step", graphs.QUICK, partial(graphs.in_tf32, precision_seen))
+    assert seen["step"].settings == {"precision": "high"} and torch.get_float32_matmul_precision() == before
 
 
-def precision_seen(name: str, *_: Any) -> dict[str, str]:
-    return {name: torch.get_float32_matmul_precision()}
+def test_the_value_of_several_processes_is_the_median_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = iter([[1.0, 2.0, 9.0], [3.0, 4.0, 5.0]])
+    fake = lambda measure, *arguments: {"step": Measurement(next(runs), "µs", facts={"loss": 0.5})}  # noqa: E731
+    monkeypatch.setattr(graphs, "in_new_process", fake)
+    measured = graphs.in_processes("step", replace(graphs.QUICK, processes=2), graphs.step)["step"]
+    assert measured.values == [2.0, 4.0]
+    assert measured.facts == {"loss": 0.5, "samples": [[1.0, 2.0, 9.0], [3.0, 4.0, 5.0]]}
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.cuda's names for a capture, where there is no GPU."""
+    if not has_gpu:
+        for name in ("CUDAGraph", "Stream", "current_stream", "default_stream", "graph", "set_stream", "stream"):
+            monkeypatch.setattr(torch.cuda, name, getattr(cuda_stand_in, name))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_the_proof_finds_equal_steps_and_a_fault(fused: bool, stand_in: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.backends.cudnn.deterministic
+    assert captures.compared(4, fused, True) == {"equal_steps": 4, "first_difference": None}
+    step_on, calls = graphs.Trainer.step_on, []
+
+    def one_update_too_many(trainer: graphs.Trainer, *batch: torch.Tensor) -> torch.Tensor:
+        calls.append(trainer.form)
+        if calls.count("graph") == 3:
+            step_on(trainer, *batch)
+        return step_on(trainer, *batch)
+
+    monkeypatch.setattr(graphs.Trainer, "step_on", one_update_too_many)
+    found = captures.compared(4, fused, True)
+    assert found["equal_steps"] == 2 and found["first_difference"] > 1e-5
+    torch.backends.cudnn.deterministic = before
+
+
+def test_a_failed_capture_tells_both_errors_and_what_it_leaves(stand_in: None) -> None:
+    found = captures.failed_capture(captures.synchronising_read)
+    assert found["surfaced"].endswith("operation failed due to a previous error during capture")
+    assert found["behind"].endswith("operation not permitted when stream is capturing")
+    assert found["stream_afterwards"] == "other" and found["dropout_afterwards"] is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not has_gpu, reason="needs a GPU")
+def test_quick_captures(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    results = quick("captures", tmp_path / "out.json", capsys)
+    assert all(results[f"fails_{work.__name__}"].median == 1 for work in captures.FAILURES)
+    assert results["proof"].facts["equal_steps"] == results["proof_fused"].facts["equal_steps"] == 8
+
+
+def precision_seen(name: str, *_: Any) -> dict[str, Measurement]:
+    return {name: Measurement([1.0], "x", settings={"precision": torch.get_float32_matmul_precision()})}
