@@ -249,24 +249,7 @@ def capture_probabilities(cuda, net, static_images):
     return graph, predictions
 
 
-# 06.1: first_steps(expected, actual)
-
-
-def first_steps(expected, actual, differs=None, count_from=1):
-    differs = differs or (lambda a, b: a.view(torch.int32) != b.view(torch.int32))
-    steps = {}
-    for name in expected:
-        wrong = differs(expected[name], actual[name])
-        wrong = wrong.reshape(len(wrong), -1).any(dim=1).nonzero()
-        steps[name] = wrong[0].item() + count_from if len(wrong) else None
-    return steps
-
-
-def first_steps_of_matrices(expected, actual):
-    return {name: (expected[name].view(torch.int32) != actual[name]).flatten(1) for name in expected}
-
-
-# 06.2: make_optimizer(net)
+# 06.1: make_optimizer(net)
 
 
 def sgd(lr, momentum=0.5, **options):
@@ -275,6 +258,64 @@ def sgd(lr, momentum=0.5, **options):
 
 def rate():
     return torch.tensor(0.01)
+
+
+# 06.2: capture_step(cuda, net, images, targets)
+
+
+def own(warm_ups=3, restore=True, zero=True, clip=0.1, lr=rate, decay=0.01, batch=torch.Tensor.detach, **options):
+    """Return an answer; its arguments are what may be wrong in it."""
+
+    def capture_step(cuda, net, images, targets):
+        images, optimizer = batch(images), torch.optim.AdamW
+        optimizer = optimizer(net.parameters(), lr(), weight_decay=decay, **{"capturable": True, **options})
+
+        def step():
+            optimizer.zero_grad(set_to_none=True)
+            loss = nn.functional.cross_entropy(net(images), targets)
+            loss.backward()
+            if clip:
+                nn.utils.clip_grad_norm_(net.parameters(), clip)
+            optimizer.step()
+            return loss.detach()
+
+        snapshot = copy.deepcopy(net.state_dict())
+        for _ in range(warm_ups):
+            step()
+        if restore == "parameters":
+            snapshot |= {name: buffer.clone() for name, buffer in net.named_buffers()}
+        if restore:
+            net.load_state_dict(snapshot)
+        for state in optimizer.state.values() if zero else ():
+            for name, value in state.items():
+                if zero is True or name != zero:
+                    value.zero_()
+        graph = cuda.CUDAGraph()
+        with cuda.graph(graph):
+            loss = step()
+        return graph, optimizer, loss
+
+    return capture_step
+
+
+def own_with_sgd(cuda, net, images, targets):
+    graph, _, loss = own()(cuda, net, images, targets)
+    return graph, torch.optim.SGD(net.parameters(), lr=rate()), loss
+
+
+def own_with_another_rate(cuda, net, images, targets):
+    graph, optimizer, loss = own()(cuda, net, images, targets)
+    optimizer.param_groups[0]["lr"] = rate()  # as load_state_dict does
+    return graph, optimizer, loss
+
+
+def own_loss_of_the_warm_up(cuda, net, images, targets):
+    graph, optimizer, loss = own()(cuda, net, images, targets)
+    return graph, optimizer, loss.clone()
+
+
+def own_copy_of_the_net(cuda, net, images, targets):
+    return own()(cuda, copy.deepcopy(net), images, targets)
 
 
 RIGHT = [
@@ -301,8 +342,10 @@ RIGHT = [
     ("05.1", replay_all),
     ("05.1", lambda graph, x, y, inputs: replay_all(graph, x, y, inputs, join=lambda all: torch.cat(all).view(-1, 3))),
     ("05.2", capture_predictions),
-    ("06.1", first_steps),
-    ("06.2", sgd(rate, fused=True)),
+    ("06.1", sgd(rate, fused=True)),
+    ("06.2", own()),
+    ("06.2", own(fused=True)),
+    ("06.2", own(foreach=True)),
 ]
 
 WRONG = [
@@ -406,20 +449,30 @@ WRONG = [
     ("05.2", lambda *all: capture_predictions(*all, net_of=copy.deepcopy), "with new images and weights.*themselves"),
     ("05.2", lambda *all: capture_predictions(*all, images_of=torch.clone), "with new images and weights.*themselves"),
     ("05.2", lambda *all: capture_predictions(*all)[1], "does not return `graph, static_predictions`"),
-    ("06.1", lambda *all: first_steps(*all, differs=torch.ne), "the step of `loss` is 1.*Compare bits"),
-    ("06.1", lambda *all: first_steps(*all, differs=lambda a, b: ~torch.isclose(a, b)), "the step of `weight` is None"),
-    ("06.1", lambda *all: first_steps(*all, differs=lambda a, b: (a - b).abs() > 0), "the step of `loss` is None"),
-    ("06.1", lambda *all: first_steps(*all, count_from=0), "the step of `weight` is 2.*Count from 1"),
-    ("06.1", lambda *all: {"weight": 3}, "the step of `loss` is 'missing'"),
-    ("06.1", lambda *all: 2, "does not return a dictionary"),
-    ("06.1", first_steps_of_matrices, "raised IndexError in the line `return"),
-    ("06.2", sgd(0.01), "the learning rate is of type float, not a torch.Tensor.*Make `lr` a float32"),
-    ("06.2", sgd(0.01, fused=True), "the learning rate is of type float"),
-    ("06.2", sgd(rate), "only a fused SGD reads.*fused=True"),
-    ("06.2", sgd(lambda: torch.tensor(0.1), fused=True), "the learning rate is wrong"),
-    ("06.2", sgd(rate, momentum=0.0, fused=True), "the momentum is 0.0.*Keep SGD"),
-    ("06.2", lambda net: torch.optim.Adam(net.parameters(), lr=rate(), fused=True), "the momentum is None"),
-    ("06.2", lambda net: net.parameters(), "the learning rate is of type NoneType"),
+    ("06.1", sgd(0.01), "the learning rate is of type float, not a torch.Tensor.*Make `lr` a float32"),
+    ("06.1", sgd(0.01, fused=True), "the learning rate is of type float"),
+    ("06.1", sgd(rate), "only a fused SGD reads.*fused=True"),
+    ("06.1", sgd(lambda: torch.tensor(0.1), fused=True), "the learning rate is wrong"),
+    ("06.1", sgd(rate, momentum=0.0, fused=True), "the momentum is 0.0.*Keep SGD"),
+    ("06.1", lambda net: torch.optim.Adam(net.parameters(), lr=rate(), fused=True), "the momentum is None"),
+    ("06.1", lambda net: net.parameters(), "the learning rate is of type NoneType"),
+    ("06.2", own(lr=lambda: 0.01), "the learning rate is of type float.*`lr` a float32 tensor"),
+    ("06.2", own(lr=lambda: torch.tensor(0.1)), "the learning rate is wrong"),
+    ("06.2", own(capturable=False), "raised RuntimeError in the line `loss = step.*capturable is False"),
+    ("06.2", own(warm_ups=0), "at step 2, AdamW's `step` of `0.weight` is not eager's.*Warm up"),
+    ("06.2", own(restore=False), "at step 1, the buffer `1.running_mean` is not eager's"),
+    ("06.2", own(restore="parameters"), "at step 1, the buffer `1.running_mean`.*put"),
+    ("06.2", own(zero=False), "at step 1, AdamW's `step` of `0.weight`.*to zero in place"),
+    ("06.2", own(zero="step"), "at step 1, AdamW's `step` of `0.weight`"),
+    ("06.2", own(zero="exp_avg_sq"), "at step 1, AdamW's `exp_avg_sq` of `0.weight`"),
+    ("06.2", own(clip=None), "at step 1, the gradient of `0.weight`.*clip_grad_norm_"),
+    ("06.2", own(clip=1.0), "at step 1, the gradient of `0.weight`.*0.1"),
+    ("06.2", own(decay=0.1), "at step 1, the parameter `0.weight`.*defaults"),
+    ("06.2", own(batch=torch.clone), "at step 2, the buffer `1.running_mean`"),
+    ("06.2", own_with_another_rate, "at step 2, the parameter `0.weight`"),
+    ("06.2", own_with_sgd, "is no AdamW"),
+    ("06.2", own_loss_of_the_warm_up, "at step 1, the loss is not eager's"),
+    ("06.2", own_copy_of_the_net, "at step 1, the buffer `1.running_mean`"),
 ]
 FUNCTIONS = ["00.1", "01.1", "01.2", "02.1", "02.2", "03.1", "03.2", "04.2", "05.1", "05.2", "06.1", "06.2"]
 WRONG += [
@@ -551,7 +604,7 @@ def test_04_1_is_what_each_replay_repeats(capsys):
     assert values[-1][1] == pytest.approx(3 * 1.01**10)  # without d
 
 
-def test_the_solution_of_06_2_follows_its_scheduler():
+def test_the_solution_of_06_1_follows_its_scheduler():
     def train(make, captured):
         torch.manual_seed(0)
         net, x = nn.Linear(4, 3), torch.randn(8, 4)
