@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -139,29 +140,48 @@ def update_by_data(mean, loss):
     mean.data = 0.9 * mean + 0.1 * loss.detach()
 
 
-# 03.1: restore(net, optimizer, snapshot)
+# 03.1: warm_up(net, optimizer, step)
 
 
-def restore(net, optimizer, snapshot, **options):
-    net.load_state_dict(snapshot, **options)
+def tensors_of(net, optimizer, skip=()):
+    states = (state.items() for state in optimizer.state.values())
+    return [*net.state_dict().values(), *(value for state in states for key, value in state if key not in skip)]
+
+
+def warm_up(net, optimizer, step, *, times=3, save=torch.clone, tensors=tensors_of):
+    kept = tensors(net, optimizer)
+    saved = [save(tensor) for tensor in kept]
+    for _ in range(times):
+        step()
+    for tensor, value in zip(kept, saved, strict=True):
+        tensor.copy_(value)
+
+
+def warm_up_with_zeros(net, optimizer, step):
+    """The way of the notebook, right for an optimizer that has not trained."""
+    weights = copy.deepcopy(net.state_dict())
+    for _ in range(3):
+        step()
+    net.load_state_dict(weights)
     for state in optimizer.state.values():
-        state["momentum_buffer"].zero_()
+        for value in state.values():
+            value.zero_()
 
 
-def restore_parameters(net, optimizer, snapshot):
-    restore(net, optimizer, net.state_dict() | {name: snapshot[name] for name, _ in net.named_parameters()})
+def warm_up_with_state_dicts(net, optimizer, step, **options):
+    weights, state = copy.deepcopy((net.state_dict(), optimizer.state_dict()))
+    for _ in range(3):
+        step()
+    net.load_state_dict(weights, **options)
+    optimizer.load_state_dict(state)
 
 
-def restore_by_data(net, optimizer, snapshot):
-    restore(net, optimizer, snapshot | {name: p.detach().clone() for name, p in net.named_parameters()})
-    for name, parameter in net.named_parameters():
-        parameter.data = snapshot[name]
-
-
-def restore_with_new_momentum(net, optimizer, snapshot):
-    net.load_state_dict(snapshot)
-    for state in optimizer.state.values():
-        state["momentum_buffer"] = torch.zeros_like(state["momentum_buffer"])
+def warm_up_by_data(net, optimizer, step):
+    saved = [parameter.detach().clone() for parameter in net.parameters()]
+    warm_up(net, optimizer, step)
+    for parameter, value in zip(net.parameters(), saved, strict=True):
+        parameter.data.add_(1)  # what the graph reads
+        parameter.data = value
 
 
 # 04.2: capture_scaling(cuda, static_x); every variant captures the product of what `make` returns
@@ -333,8 +353,10 @@ RIGHT = [
     ("02.3", {"b", "d", "f"}),
     ("02.3", ["F", "D", "B"]),
     ("02.3", "b, d, f"),
-    ("03.1", restore),
+    ("03.1", warm_up),
     ("03.2", lambda start: start),
+    ("03.3", {"b", "c", "e"}),
+    ("03.3", "B, C, E"),
     ("04.1", {"b", "c", "f"}),
     ("04.1", "BCF"),
     ("04.2", scaling(right_factors)),
@@ -402,21 +424,30 @@ WRONG = [
     ("02.3", ["a", "C", "e"], "6 of the letters are"),
     ("02.3", set(), "the set is empty"),
     ("02.3", 3, "should be a set of letters"),
-    ("03.1", lambda *all: restore(*all, assign=True), "`0.weight` is not restored at its address.*without `assign`"),
-    ("03.1", restore_by_data, "`0.weight` is not restored at its address"),
-    ("03.1", restore_parameters, "`1.running_mean` is not restored.*parameters and buffers"),
-    ("03.1", lambda net, opt, snapshot: restore(copy.deepcopy(net), opt, snapshot), "`0.weight` is not restored"),
-    ("03.1", lambda net, opt, snapshot: net.load_state_dict(snapshot), "a momentum buffer is not zero.*zero_"),
+    ("03.1", warm_up_with_zeros, "with SGD, `momentum_buffer of 0.weight` is not restored at its address"),
+    ("03.1", warm_up_with_state_dicts, "with SGD, `momentum_buffer of 0.weight` is not restored.*`copy_` it back"),
+    ("03.1", lambda *all: warm_up_with_state_dicts(*all, assign=True), "with SGD, `0.weight` is not restored"),
+    ("03.1", warm_up_by_data, "with SGD, `0.weight` is not restored at its address"),
+    ("03.1", lambda *all: warm_up(*all, save=torch.detach), "with SGD, `0.weight` is not restored.*Save a clone"),
     (
         "03.1",
-        lambda net, opt, s: (net.load_state_dict(s), opt.state.clear()),
-        "a momentum buffer is not zero at its address",
+        lambda *all: warm_up(*all, tensors=lambda net, optimizer: [p.detach() for p in net.parameters()]),
+        "with SGD, `1.running_mean` is not restored",
     ),
-    ("03.1", restore_with_new_momentum, "a momentum buffer is not zero at its address"),
+    (
+        "03.1",
+        lambda *all: warm_up(*all, tensors=lambda *both: tensors_of(*both, skip=["step"])),
+        "with Adam, `step of 0.weight` is not restored.*also Adam's `step`",
+    ),
+    ("03.1", lambda *all: warm_up(*all, times=2), r"it calls `step\(\)` 2 times, not 3"),
+    ("03.1", lambda net, optimizer, step: None, r"it calls `step\(\)` 0 times, not 3"),
     ("03.2", lambda start: start - 1, r"warm_ups_needed\(3\) is 2.*Which branch"),
     ("03.2", lambda start: start + 1, r"warm_ups_needed\(3\) is 4.*Would fewer steps do"),
     ("03.2", lambda start: 3, r"warm_ups_needed\(1\) is 3"),
     ("03.2", lambda start: max(start, 3), r"warm_ups_needed\(1\) is 3"),
+    ("03.3", {"b", "c"}, "1 of the letters is.*which stream waits"),
+    ("03.3", {"a", "d", "f"}, "6 of the letters are"),
+    ("03.3", {"b", "c", "e", "d"}, "1 of the letters is"),
     ("04.1", {"b", "c", "e", "f"}, "1 of the letters is.*no Python"),
     ("04.1", {"b", "c"}, "1 of the letters is"),
     ("04.1", list("abcdefg"), "4 of the letters are"),
@@ -480,7 +511,7 @@ WRONG += [
 ]
 WRONG += [("02.1", raises, "raised KeyError")]
 WRONG += [(number, stub, "Hint: ") for number in FUNCTIONS]
-WRONG += [(number, ..., "there is no answer yet.*above the check") for number in ("02.3", "04.1")]
+WRONG += [(number, ..., "there is no answer yet.*above the check") for number in ("02.3", "03.3", "04.1")]
 
 
 def check_of(number):
@@ -503,7 +534,7 @@ def test_a_wrong_answer_is_not_yet(number, answer, phrase, capsys):
 
 def test_every_check_has_right_answers_and_at_least_three_wrong_ones():
     numbers = {name.removeprefix("check_").replace("_", ".") for name in vars(part1) if name.startswith("check_")}
-    assert len(numbers) == 14 and numbers == {number for number, _ in RIGHT}
+    assert len(numbers) == 15 and numbers == {number for number, _ in RIGHT}
     assert all(sum(wrong[0] == number for wrong in WRONG) >= 4 for number in numbers)
 
 
@@ -515,7 +546,7 @@ def test_a_check_leaves_generator_and_answer_as_they_were(number, answer, capsys
 
 
 def test_no_letter_is_given_away(capsys):
-    for check in (exercises.check_02_3, exercises.check_04_1):
+    for check in (exercises.check_02_3, exercises.check_03_3, exercises.check_04_1):
         check({"g"})
         assert not re.search(r"\b[a-g]\b(?! set)", capsys.readouterr().out.partition("Hint")[0].partition("not yet")[2])
 
@@ -531,7 +562,7 @@ def test_an_error_of_the_check_itself_is_raised(number, monkeypatch):
         check_of(number)(stub)
 
 
-# The answers of 02.3, 03.2 and 04.1, found by running them on the stand-in.
+# The answers of 02.3, 03.2 and 04.1, found by running them on the stand-in, and of 03.3, on queues of names.
 
 
 def capture(function):
@@ -579,6 +610,56 @@ def test_03_2_is_what_a_capture_records(start, warm_ups):
         return torch.cat(means) if means else weight
 
     assert torch.equal(run(True), run(False)) == (warm_ups >= start)
+
+
+class Queue:
+    """A stream as the names of all work that is over when its next work begins."""
+
+    host: set[str] = set()
+
+    def __init__(self):
+        self.over = set()
+
+    def wait_stream(self, other):
+        self.over |= other.over
+
+    def synchronize(self):
+        Queue.host |= self.over
+
+    def launch(self, work):
+        before = self.over | Queue.host
+        self.over = before | {work}
+        return before
+
+
+@pytest.mark.parametrize(
+    ("letter", "first", "inside", "second"),
+    [
+        ("a", "side.wait_stream(cuda.current_stream())", "", "cuda.current_stream().wait_stream(side)"),
+        ("b", "cuda.current_stream().wait_stream(side)", "", "cuda.current_stream().wait_stream(side)"),
+        ("c", "side.wait_stream(cuda.current_stream())", "", "side.wait_stream(cuda.current_stream())"),
+        ("d", "cuda.synchronize()", "", "cuda.synchronize()"),
+        ("e", "", "side.wait_stream(cuda.current_stream())", "cuda.current_stream().wait_stream(side)"),
+        ("f", "side.wait_stream(cuda.current_stream())", "", "side.synchronize()"),
+    ],
+)
+def test_03_3_is_where_an_order_is_missing(letter, first, inside, second, monkeypatch):
+    monkeypatch.setattr(Queue, "host", set())
+    default, side = Queue(), Queue()
+    current = [default]
+    everything = SimpleNamespace(
+        current_stream=lambda: current[-1], synchronize=lambda: [queue.synchronize() for queue in (default, side)]
+    )
+    names = {"side": side, "cuda": everything}
+    default.launch("copy")
+    exec(first, names)
+    current.append(side)
+    exec(inside, names)
+    ordered = "copy" in side.launch("train")
+    current.pop()
+    exec(second, names)
+    ordered &= "train" in default.launch("load")
+    assert ordered == (letter not in "bce")
 
 
 def test_04_1_is_what_each_replay_repeats(capsys):

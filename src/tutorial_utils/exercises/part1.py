@@ -122,19 +122,32 @@ def check_02_3(seen: set[str]) -> None:
     letters(seen, "bdf", "Ask of each line: does it write into the memory that the graph knows, or take another?")
 
 
-@check("03.1", "Weights, running statistics and momentum are restored, and nothing has moved.")
-def check_03_1(restore: Callable[[nn.Module, torch.optim.Optimizer, dict[str, Tensor]], Any]) -> None:
-    """The snapshot and zeros lie where the net's tensors and the momentum lay before."""
-    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
-    optimizer, snapshot = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.5), copy.deepcopy(net.state_dict())
-    net(torch.randn(8, 4)).square().sum().backward()
-    optimizer.step()
-    memory, momentum = net.state_dict(), [s["momentum_buffer"].detach() for s in optimizer.state.values()]
-    call(restore, net, optimizer, copy.deepcopy(snapshot))
-    hint = "`net.load_state_dict(snapshot)`, without `assign`, copies parameters and buffers in place."
-    for name, value in memory.items():
-        require(torch.equal(value, snapshot[name]), f"`{name}` is not restored at its address.", hint)
-    require(not any(map(torch.any, momentum)), "a momentum buffer is not zero at its address.", "Use `.zero_()`.")
+@check("03.1", "Net and optimizer go on as if nothing had been run, and no tensor has moved.")
+def check_03_1(warm_up: Callable[[nn.Module, torch.optim.Optimizer, Callable[[], Any]], Any]) -> None:
+    """Weights, running statistics and the state of a trained SGD and Adam lie where they lay, as they were."""
+    for make, options in ((torch.optim.SGD, {"momentum": 0.5}), (torch.optim.Adam, {})):
+        net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+        optimizer, steps = make(net.parameters(), lr=0.1, **options), []
+
+        def step(net: nn.Module = net, optimizer: Any = optimizer, steps: list = steps) -> None:
+            optimizer.zero_grad()
+            net(torch.randn(8, 4)).square().sum().backward()
+            optimizer.step()
+            steps.append(None)
+
+        step()
+        memory = dict(net.state_dict())  # aliases
+        for name, parameter in net.named_parameters():
+            memory |= {f"{key} of {name}": value.detach() for key, value in optimizer.state[parameter].items()}
+        before = copy.deepcopy(memory)
+        call(warm_up, net, optimizer, step)
+        require(
+            len(steps) == 4, f"it calls `step()` {len(steps) - 1} times, not 3.", "Save, call it three times, restore."
+        )
+        hint = "Save a clone of every tensor, and `copy_` it back: also those in `optimizer.state`, also Adam's `step`."
+        for name, value in memory.items():
+            what = f"with {make.__name__}, `{name}` is not restored at its address."
+            require(torch.equal(value, before[name]), what, hint)
 
 
 @check("03.2", "The step `start` creates the mean; only a capture after it records the branch that updates.")
@@ -143,6 +156,12 @@ def check_03_2(warm_ups_needed: Callable[[int], int]) -> None:
     hint = "Which branch does a capture after that many steps record? What does its replay do? Would fewer steps do?"
     for start in (3, 1, 10):
         equal(result(warm_ups_needed, start), start, f"warm_ups_needed({start})", hint)
+
+
+@check("03.3", "Each fence stands in the stream that has to wait, or the host itself waits.")
+def check_03_3(races: set[str]) -> None:
+    """The programs in which a stream does not wait for the other one."""
+    letters(races, "bce", "For each line: which stream waits, and for which? Which one is current in a `with` block?")
 
 
 @check("04.1", "Operations on tensors are replayed; counters, branches, lists and prints were Python's, once.")
