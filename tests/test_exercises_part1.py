@@ -338,6 +338,17 @@ def own_copy_of_the_net(cuda, net, images, targets):
     return own()(cuda, copy.deepcopy(net), images, targets)
 
 
+def hard_loss(losses, choose=lambda count, hard, every: torch.where(count > 0, hard, every)):
+    mask = losses > 1
+    count = mask.sum()
+    return choose(count, (losses * mask).sum() / count.clamp(min=1), losses.mean())
+
+
+def hidden_reads(losses):
+    hard = losses[losses > 1]
+    return hard.mean() if len(hard) else losses.mean()
+
+
 RIGHT = [
     ("00.1", replay_for),
     ("01.1", lambda host_us, kernel_us: max(host_us, kernel_us) / kernel_us),
@@ -361,6 +372,8 @@ RIGHT = [
     ("04.1", "BCF"),
     ("04.2", scaling(right_factors)),
     ("04.2", scaling(lambda static_x: (factor := torch.ones(()), factor, static_x))),
+    ("04.3", hard_loss),
+    ("04.3", lambda losses: (losses * (m := losses > 1) + losses * ~m.any()).sum() / torch.where(m.any(), m.sum(), 3)),
     ("05.1", replay_all),
     ("05.1", lambda graph, x, y, inputs: replay_all(graph, x, y, inputs, join=lambda all: torch.cat(all).view(-1, 3))),
     ("05.2", capture_predictions),
@@ -464,6 +477,18 @@ WRONG = [
     ("04.2", scaling(a_copy_of_x), "after a change of `static_x` is wrong.*`static_x` itself"),
     ("04.2", scaling(right_factors, lambda *all: all[:2]), "does not return `graph, factor, scaled`"),
     ("04.2", scaling(right_factors, lambda *all: all[::-1]), r"`graph` is a `cuda.CUDAGraph\(\)`"),
+    (
+        "04.3",
+        hidden_reads,
+        r"`hard_loss` raised AcceleratorError in the line `hard = losses\[losses > 1\]`.*not permitted",
+    ),
+    ("04.3", lambda losses: losses.mean(), r"the loss of \[0.5, 2.0, 4.0\] is wrong"),
+    (
+        "04.3",
+        lambda losses: hard_loss(losses, lambda count, hard, every: hard),
+        r"the loss of \[0.5, 0.2, 0.8\] is wrong",
+    ),
+    ("04.3", lambda losses: hard_loss(losses).item(), "raised AcceleratorError"),
     ("05.1", lambda *all: replay_all(*all, keep=lambda result: result), "what it returns is wrong.*then clone"),
     ("05.1", replay_too_early, "what it returns is wrong.*Refill, replay, then clone"),
     ("05.1", lambda *all: torch.stack(all[3]) * 2, "what it returns is wrong"),
@@ -505,7 +530,7 @@ WRONG = [
     ("06.2", own_loss_of_the_warm_up, "at step 1, the loss is not eager's"),
     ("06.2", own_copy_of_the_net, "at step 1, the buffer `1.running_mean`"),
 ]
-FUNCTIONS = ["00.1", "01.1", "01.2", "02.1", "02.2", "03.1", "03.2", "04.2", "05.1", "05.2", "06.1", "06.2"]
+FUNCTIONS = ["00.1", "01.1", "01.2", "02.1", "02.2", "03.1", "03.2", "04.2", "04.3", "05.1", "05.2", "06.1", "06.2"]
 WRONG += [
     (number, raises, "`raises` raised KeyError in the line `raise KeyError") for number in FUNCTIONS if number != "02.1"
 ]
@@ -534,7 +559,7 @@ def test_a_wrong_answer_is_not_yet(number, answer, phrase, capsys):
 
 def test_every_check_has_right_answers_and_at_least_three_wrong_ones():
     numbers = {name.removeprefix("check_").replace("_", ".") for name in vars(part1) if name.startswith("check_")}
-    assert len(numbers) == 15 and numbers == {number for number, _ in RIGHT}
+    assert len(numbers) == 16 and numbers == {number for number, _ in RIGHT}
     assert all(sum(wrong[0] == number for wrong in WRONG) >= 4 for number in numbers)
 
 

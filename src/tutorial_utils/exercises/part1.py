@@ -184,6 +184,28 @@ def check_04_2(capture_scaling: Callable[[Any, Tensor], Any]) -> None:
         static_x.mul_(2)
 
 
+@check("04.3", "The device chooses, so one recording serves every batch.")
+def check_04_3(hard_loss: Callable[[Tensor], Tensor]) -> None:
+    """The mean of the losses above 1, or of all where there are none, from one capture for every batch."""
+    hint = "Multiply by the mask instead of selecting with it, and choose between two results with `torch.where`."
+    losses, batches = torch.tensor([0.5, 2.0, 4.0]), ([0.5, 2.0, 4.0], [0.5, 0.2, 0.8], [2.0, 3.0, 4.0])
+    result(hard_loss, losses.clone())
+
+    def capture(cuda: Any) -> tuple[Any, Any]:
+        graph = cuda.CUDAGraph()
+        with cuda.graph(graph):
+            loss = hard_loss(losses)
+        return graph, loss
+
+    capture.__name__ = "hard_loss"
+    with cuda_stand_in.stream(cuda_stand_in.default_stream()):
+        graph, loss = call(capture, cuda_stand_in, hint=hint)
+    for batch, right in zip(batches, (3.0, 0.5, 3.0), strict=True):
+        losses.copy_(torch.tensor(batch))
+        graph.replay()
+        equal(loss, torch.tensor(right), f"after a replay, the loss of {batch}", hint, tolerance=1e-6)
+
+
 @check("05.1", "Every result was copied before the next replay overwrote it, and the host waited for none.")
 def check_05_1(replay_all: Callable[..., Tensor]) -> None:
     """The check's graph adds up its inputs, so that each result must come from a replay of its own, in order."""
