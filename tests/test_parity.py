@@ -1589,7 +1589,8 @@ def what_waits_for_nothing_is_captured(cuda, device):
         torch.multinomial(x, 1)
         factors = torch.linalg.cholesky_ex(a)[0], torch.linalg.inv_ex(a)[0], torch.linalg.qr(a)[1].abs()
         sums = torch.linalg.det(a), torch.linalg.slogdet(a)[1], torch.quantile(x, 0.5), torch.quantile(x, q)
-        return *factors, *sums, torch.histc(x, 4, 0, 5), y, torch.scalar_tensor(2.0, device=device)
+        of_nothing = torch.linalg.svd(a[:0, :0])
+        return *factors, *sums, *of_nothing, torch.histc(x, 4, 0, 5), y, torch.scalar_tensor(2.0, device=device)
 
     graph, results = captured(cuda, step)
     a.add_(0.1)

@@ -160,10 +160,13 @@ def test_what_a_capture_made_lives_until_reset() -> None:
     with cuda.graph(graph):
         reference = weakref.ref((x * 2).untyped_storage())
         x + 1
-    storage_address = [t.data_ptr() for t in graph._allocated]
     gc.collect()
-    assert len(storage_address) == 2 and all(storage_address)
-    alive = [weakref.ref(t) for t in graph._allocated]
+    alive = [
+        weakref.ref(t)
+        for operation in graph.operations
+        for t in operation._results or operation._call.keywords.values()
+    ]
+    assert len(alive) == 2 and all(r().untyped_storage().nbytes() == 4000 for r in alive)
     graph.reset()
     gc.collect()
     assert all(r() is None for r in alive) and reference() is None

@@ -41,40 +41,43 @@ import threading
 import time
 import types
 import warnings
-import weakref
 from bisect import bisect_right
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
 
 import torch
 import torch.cuda.graphs
 from torch import Tensor
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import _get_capturable_supported_devices, register_optimizer_step_pre_hook
 
 from . import capture as capturing
-from . import names
 from .capture import Operation, refuse_in_capture
-from .foresee import set_autocast
-from .names import *  # noqa: F403
-
-# fmt: off
-__all__ = [
-    *names.__all__, "LIMITS", "CUDAGraph", "Event", "Operation", "Stream", "current_stream", "default_stream", "graph",
-    "graph_pool_handle", "is_available", "is_current_stream_capturing", "make_graphed_callables", "memory_allocated",
-    "set_stream", "stream", "synchronize",
-]
-# fmt: on
 
 LIMITS = __doc__[__doc__.index("* ") :]
 """What no mode can see on a CPU, one line each: the end of this module's docstring."""
 
-_UNJOINED = "CUDA error: capturing stream has unjoined work"
-_EVENT_OF_CAPTURE = "CUDA error: operation not permitted on an event last recorded in a capturing stream"
-_UNCAPTURED = "CUDA error: dependency created on uncaptured work in another stream"
 _EMPTY = (
     "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream."
 )
+
+# What the CPU lacks. Every optimizer's module has its own name for this function: its code is replaced for all.
+torch.library.impl("aten::record_stream", "cpu", lambda tensor, stream: None)
+_get_capturable_supported_devices.__code__ = (lambda supports_xla: ["cpu", "cuda", "xpu", "hpu", "xla"]).__code__
+
+
+def __getattr__(name: str) -> NoReturn:
+    here = [key for key, value in globals().items() if key[0] != "_" and getattr(value, "__module__", "") == __name__]
+    raise AttributeError(
+        f"torch.cuda.{name} has no stand-in on the CPU. The stand-in offers: {', '.join(sorted(here))}. "
+        "Run this part on a machine with a GPU, or test `torch.cuda.is_available()` first."
+    )
+
+
+# --- the device ---------------------------------------------------------------------------------------------------
 
 
 def is_available() -> bool:
@@ -82,13 +85,36 @@ def is_available() -> bool:
     return False
 
 
-def __getattr__(name: str) -> NoReturn:
-    if name.startswith("__"):
-        raise AttributeError(name)
-    raise AttributeError(
-        f"torch.cuda.{name} has no stand-in on the CPU. The stand-in offers: {', '.join(__all__)}. "
-        "Run this part on a machine with a GPU, or test `torch.cuda.is_available()` first."
-    )
+def device_count() -> int:
+    """Return 1: the CPU stands for one device."""
+    return 1
+
+
+def current_device() -> int:
+    """Return the number of the one device."""
+    return 0
+
+
+def empty_cache() -> None:
+    """Do nothing: there is no cache."""
+
+
+def get_rng_state(device: Any = None) -> Tensor:
+    """Return the state of the default generator; in a capture, its state at this point of each replay."""
+    return torch.get_rng_state()
+
+
+def set_rng_state(new_state: Tensor, device: Any = None) -> None:
+    """Set the state of the default generator; in a capture, at this point of each replay."""
+    torch.set_rng_state(new_state)
+
+
+def manual_seed(seed: int) -> None:
+    """Seed the default generator."""
+    torch.manual_seed(seed)
+
+
+manual_seed_all, initial_seed = manual_seed, torch.initial_seed
 
 
 # --- streams and events -------------------------------------------------------------------------------------------
@@ -104,15 +130,11 @@ class Stream(torch.Stream):
         priority: kept within :meth:`priority_range`, without effect.
     """
 
-    def __new__(cls, device: Any = None, priority: int = 0, **unknown: Any) -> Stream:
-        if unknown:
-            raise TypeError(f"{next(iter(unknown))!r} is an invalid keyword argument for this function")
-        return super().__new__(cls, stream_id=next(_stream_ids), device_index=0, device_type=0)
-
-    def __init__(self, device: Any = None, priority: int = 0) -> None:
-        low, high = self.priority_range()
-        self.priority = max(high, min(low, priority))
-        self._contexts: list[StreamContext] = []
+    def __new__(cls, device: Any = None, priority: int = 0) -> Stream:
+        low, high = cls.priority_range()
+        stream = super().__new__(cls, stream_id=next(_stream_ids), device_index=0, device_type=0)
+        stream.priority = max(high, min(low, priority))
+        return stream
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
@@ -126,37 +148,20 @@ class Stream(torch.Stream):
 
     def is_capturing(self) -> bool:
         """Return whether this stream is part of a capture (on a GPU from PyTorch 2.14 on)."""
-        return capturing.active is not None and capturing.active.includes(self.stream_id)
+        return capturing.active is not None and self.stream_id in capturing.active.seen
 
-    def wait_stream(self, stream: Stream) -> None:
-        """Make all future work of this stream wait for the present work of `stream`."""
-        self.wait_event(stream.record_event())
-
-    def wait_event(self, event: Event) -> None:
-        """Make all future work of this stream wait for `event`.
-
-        Raises:
-            torch.AcceleratorError: this stream is being captured and `event` was recorded outside of the capture;
-                this is the default stream and `event` was recorded in one; `event` belongs to a capture that is over.
-        """
-        capture = capturing.active
-        if event._capture is not None:
-            event._refuse_if_captured(capture)
-            capture.join(self.stream_id, event._seen)
-        elif self.is_capturing() and event._external:
-            capture.note("wait_event", lambda: None)
-        elif self.is_capturing() and event._time is not None:
-            capture.refuse(_UNCAPTURED)
+    # PyTorch's own: `self.wait_event(stream.record_event())` and `event.wait(self)`.
+    wait_stream, wait_event = torch.cuda.Stream.wait_stream, torch.cuda.Stream.wait_event
 
     def record_event(self, event: Event | None = None) -> Event:
         """Record `event` (a new one if None) after the present work of this stream and return it."""
-        event = Event() if event is None else event
+        event = event or Event()
         event.record(self)
         return event
 
     def query(self) -> bool:
         """Return True: work on the CPU is complete when its call returns."""
-        refuse_in_capture()
+        self.synchronize()
         return True
 
     def synchronize(self) -> None:
@@ -168,21 +173,12 @@ class Stream(torch.Stream):
         refuse_in_capture()
 
     def __enter__(self) -> Stream:
-        self._contexts.append(StreamContext(self))
-        self._contexts[-1].__enter__()
+        _thread.left.append(current_stream())
+        set_stream(self)
         return self
 
     def __exit__(self, *args: object) -> None:
-        self._contexts.pop().__exit__(*args)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and other.stream_id == self.stream_id
-
-    def __hash__(self) -> int:
-        return hash(self.stream_id)
-
-    def __repr__(self) -> str:
-        return f"<Stream {self.stream_id} of the CPU stand-in>"
+        set_stream(_thread.left.pop())
 
 
 class Event:
@@ -195,25 +191,26 @@ class Event:
         external: whether a capture records the event itself, to happen at each replay, not a dependency.
     """
 
+    _time: float | None = None
+    _capture: capturing.Capture | None = None  # the one that recorded it last,
+    _seen: Counter[int] | None = None  # and what the stream had seen then
+
     def __init__(
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
     ) -> None:
         self._enable_timing = enable_timing
         self._external = external
-        self._time: float | None = None
-        self._capture: capturing.Capture | None = None
-        self._seen: dict[int, int] = {}
 
     def record(self, stream: Stream | None = None) -> None:
         """Record the event in `stream` (the current one if None)."""
-        stream = current_stream() if stream is None else stream
-        captured = stream.is_capturing()
-        if captured and self._external:
-            capturing.active.note("record_event", self._happen)
+        stream = stream or current_stream()
+        capture = capturing.active if stream.is_capturing() else None
+        if capture is not None and self._external:
+            capture.note("record_event", self._happen)
             return
         self._happen()
-        self._capture = capturing.active if captured else None
-        self._seen = dict(capturing.active.seen[stream.stream_id]) if captured else {}
+        self._capture = capture
+        self._seen = capture and capture.seen[stream.stream_id].copy()
 
     def _happen(self) -> None:
         self._time = time.perf_counter()
@@ -224,8 +221,18 @@ class Event:
             raise torch.AcceleratorError("CUDA error: invalid argument")
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Make all future work of `stream` (the current one if None) wait for this event."""
-        (current_stream() if stream is None else stream).wait_event(self)
+        """Make all future work of `stream` (the current one if None) wait for this event.
+
+        Raises:
+            torch.AcceleratorError: `stream` is being captured and this event was recorded outside of the capture;
+                `stream` is the default one and this event was recorded in one; this event's capture is over.
+        """
+        stream = stream or current_stream()
+        self._refuse_if_captured(capturing.active)
+        if self._capture is not None:
+            self._capture.join(stream.stream_id, self._seen)
+        elif self._time is not None and not self._external and stream.is_capturing():
+            capturing.active.refuse("CUDA error: dependency created on uncaptured work in another stream")
 
     def query(self) -> bool:
         """Return True: work on the CPU is complete when its call returns."""
@@ -240,7 +247,7 @@ class Event:
         """
         self._refuse_if_captured(capturing.active)
         if self._capture is not None:
-            self._capture.refuse(_EVENT_OF_CAPTURE)
+            self._capture.refuse("CUDA error: operation not permitted on an event last recorded in a capturing stream")
         if self._time is not None:
             refuse_in_capture()
 
@@ -255,12 +262,12 @@ class Event:
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._time is None or end_event._time is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
-        for event in (self, end_event):
-            event._refuse_if_captured(None)
+        self._refuse_if_captured(None)
+        end_event._refuse_if_captured(None)
         return (end_event._time - self._time) * 1e3
 
 
-_default_stream = Stream()
+_default_stream, _capture_stream = Stream(), Stream()
 
 
 def default_stream(device: Any = None) -> Stream:
@@ -269,13 +276,12 @@ def default_stream(device: Any = None) -> Stream:
 
 
 class _Thread(threading.local):
-    """The streams of one thread. Autograd numbers its nodes in order; `numbers` and `streams` say which ran where."""
+    """The streams of one thread. Autograd numbers its nodes in order: `history` says from which one on a stream ran."""
 
     def __init__(self) -> None:
-        self.stream = _default_stream
-        self.inside: tuple[int, Stream] | None = None  # a node of a backward pass, and the stream chosen in it
-        self.numbers: list[int] = []
-        self.streams: list[Stream] = []
+        self.chosen: dict[int | None, Stream] = {None: _default_stream}  # by the node whose backward runs, if any
+        self.history: list[tuple[int, Stream]] = [(0, _default_stream)]
+        self.left: list[Stream] = []  # by `with`, to go back to
 
 
 _thread = _Thread()
@@ -290,46 +296,28 @@ def _backward_node() -> int | None:
 def current_stream(device: Any = None) -> Stream:
     """Return the stream that receives the work of the calling thread; in a backward pass, its forward's stream."""
     number = _backward_node()
-    if number is None:
-        return _thread.stream
-    if _thread.inside is not None and _thread.inside[0] == number:
-        return _thread.inside[1]
-    position = bisect_right(_thread.numbers, number)
-    return _thread.streams[position - 1] if position else _default_stream
+    if number in _thread.chosen:
+        return _thread.chosen[number]
+    return _thread.history[bisect_right(_thread.history, number, key=lambda entry: entry[0]) - 1][1]
+
+
+def _streams() -> tuple[int, int]:
+    """Return the numbers of the current stream and of the one outside of any backward pass."""
+    return current_stream().stream_id, _thread.chosen[None].stream_id
 
 
 def set_stream(stream: Stream) -> None:
     """Make `stream` the current stream of the calling thread."""
-    number, following = _backward_node(), torch.autograd._get_sequence_nr()
-    if number is None:
-        _thread.stream = stream
-    else:
-        _thread.inside = (number, stream)
-    if _thread.numbers and _thread.numbers[-1] == following:
-        _thread.streams[-1] = stream
-    else:
-        _thread.numbers.append(following)
-        _thread.streams.append(stream)
+    _thread.chosen[_backward_node()] = stream
+    following = torch.autograd._get_sequence_nr()
+    if _thread.history[-1][0] == following:
+        _thread.history.pop()
+    _thread.history.append((following, stream))
 
 
-class StreamContext:
-    """Context manager that makes a stream the current one; None changes nothing."""
-
-    def __init__(self, stream: Stream | None) -> None:
-        self.stream = stream
-
-    def __enter__(self) -> None:
-        self._previous = current_stream()
-        if self.stream is not None:
-            set_stream(self.stream)
-
-    def __exit__(self, *args: object) -> None:
-        set_stream(self._previous)
-
-
-def stream(stream: Stream | None) -> StreamContext:
-    """Return a context manager that makes `stream` the current stream."""
-    return StreamContext(stream)
+def stream(stream: Stream | None) -> AbstractContextManager:
+    """Return a context manager that makes `stream` the current stream; None changes nothing."""
+    return nullcontext() if stream is None else stream
 
 
 def synchronize(device: Any = None) -> None:
@@ -341,7 +329,7 @@ def synchronize(device: Any = None) -> None:
     refuse_in_capture()
 
 
-# --- capture and replay -----------------------------------------------------------------------------------------------
+# --- capture and replay -------------------------------------------------------------------------------------------
 
 
 def is_current_stream_capturing() -> bool:
@@ -350,12 +338,16 @@ def is_current_stream_capturing() -> bool:
 
 
 _pool_ids = itertools.count(1)
-_graphs: weakref.WeakSet[CUDAGraph] = weakref.WeakSet()
 
 
 def graph_pool_handle() -> tuple[int, int]:
     """Return a new token for a memory pool; the stand-in has no pools and only carries it along."""
     return (0, next(_pool_ids))
+
+
+def memory_allocated(device: Any = None) -> int:
+    """Return the bytes that captures hold. What eager code holds is not counted: the CPU's allocator does not say."""
+    return sum(storage.nbytes() for storage in capturing.allocated)
 
 
 class CUDAGraph:
@@ -365,17 +357,12 @@ class CUDAGraph:
         keep_graph: accepted as on a GPU; :meth:`instantiate` then may be called before the first replay.
     """
 
+    _operations: list[Operation] | None = None
+    _modes: ExitStack | None = None  # those of the capture underway
+
     def __init__(self, keep_graph: bool = False) -> None:
         self._keep_graph = keep_graph
-        self._exit_stack: ExitStack | None = None
-        self._generators: list[torch.Generator] = []
-        self._reset()
-        _graphs.add(self)
-
-    def _reset(self) -> None:
-        self._operations: list[Operation] | None = None
-        self._allocated: list[Tensor] = []
-        self._pool: tuple[int, int] | None = None
+        self._generators = [torch.default_generator]
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("cannot pickle 'CUDAGraph' object")
@@ -411,18 +398,13 @@ class CUDAGraph:
                 "them on the default stream.)"
             )
         refuse_in_capture()
-        self._pool = graph_pool_handle() if pool is None else pool
-        self._exit_stack = ExitStack()
-        streams = lambda: current_stream().stream_id, lambda: _thread.stream.stream_id
-        capture = capturing.active = capturing.Capture(*streams, self._generators)
-        self._exit_stack.enter_context(capturing.Recorder())
-        self._exit_stack.enter_context(capturing.HostReads())
-        self._exit_stack.callback(register_optimizer_step_pre_hook(capturing.check_optimizer).remove)
-        for name in ("get_rng_state", "set_rng_state", "manual_seed", "seed"):
-            captured = getattr(capture, "manual_seed" if name == "seed" else name)
-            for module in (torch, torch.random):
-                replaced = _on_stream_of(capture, captured, getattr(module, name))
-                self._exit_stack.enter_context(mock.patch.object(module, name, replaced))
+        self._pool = pool or graph_pool_handle()
+        capture = capturing.active = capturing.Capture(_streams, self._generators)
+        self._modes = ExitStack()
+        self._modes.enter_context(capturing.Recorder())
+        self._modes.enter_context(capturing.HostReads())
+        self._modes.callback(register_optimizer_step_pre_hook(capturing.check_optimizer).remove)
+        self._modes.enter_context(mock.patch.object(torch.random, "default_generator", capturing.Generator(capture)))
 
     def register_generator_state(self, generator: torch.Generator) -> None:
         """Let captures into this graph draw from `generator`, and its replays advance it.
@@ -442,21 +424,20 @@ class CUDAGraph:
             RuntimeError: the random generator was seeded anew during the capture, or another stream is current.
         """
         capture = capturing.active
-        if capture is None or self._exit_stack is None:
+        if capture is None or self._modes is None:
             raise RuntimeError("Called CUDAGraph::capture_end without a preceding capture_begin.")
         if current_stream().stream_id != capture.origin:
             raise RuntimeError("Capture must end on the same stream it began on.")
-        capturing.active = None
-        self._exit_stack.close()
-        self._exit_stack = None
+        self._modes.close()
+        self._modes = capturing.active = None
         if capture.broken:
             raise torch.AcceleratorError(capturing.PREVIOUS_ERROR)
         if capture.has_unjoined_work():
-            raise torch.AcceleratorError(_UNJOINED)
-        if not torch.equal(torch.default_generator.get_state(), capture.rng_state):
-            torch.default_generator.set_state(capture.rng_state)
+            raise torch.AcceleratorError("CUDA error: capturing stream has unjoined work")
+        if not torch.equal(torch.get_rng_state(), capture.rng_state):
+            torch.set_rng_state(capture.rng_state)
             raise RuntimeError(capturing.OTHER_SEED)
-        self._operations, self._allocated = capture.operations, capture.allocated
+        self._operations = capture.operations
         if not capture.operations:
             warnings.warn(_EMPTY, UserWarning, stacklevel=2)
 
@@ -490,8 +471,7 @@ class CUDAGraph:
             sources = {written_by[storage] for storage in operation.inputs if storage in written_by}
             lines += [f"  {source} -> {number};" for source in sorted(sources)]
             written_by |= dict.fromkeys(operation.outputs, number)
-        with open(debug_path, "w") as file:
-            print(*lines, "}", sep="\n", file=file)
+        Path(debug_path).write_text("\n".join([*lines, "}"]))
 
     def replay(self) -> None:
         """Run the recording on the recorded storages.
@@ -502,31 +482,27 @@ class CUDAGraph:
         if capturing.active is not None:
             raise RuntimeError("Cannot prepare for replay during capturing stage.")
         self._require_recording("replay")
-        grad_enabled, cpu = torch.is_grad_enabled(), "cpu"
-        autocast = torch.get_autocast_dtype(cpu), torch.is_autocast_enabled(cpu)
+        modes = None
         with (
+            torch.set_grad_enabled(torch.is_grad_enabled()),  # these two give back what the operations set
+            torch.autocast("cpu", enabled=False),
             torch._C._DisableTorchDispatch(),
             torch._C.DisableTorchFunction(),
             torch._C._AutoDispatchBelowADInplaceOrView(),
         ):
-            try:
-                modes = None
-                for operation in self._operations:
-                    if operation._modes != modes:
-                        modes = operation._modes
-                        torch._C._set_grad_enabled(modes[0])
-                        set_autocast(modes[1])
-                    operation.run()
-            finally:
-                torch._C._set_grad_enabled(grad_enabled)
-                torch.set_autocast_dtype(cpu, autocast[0])
-                torch.set_autocast_enabled(cpu, autocast[1])
+            for operation in self._operations:
+                if operation._modes != modes:
+                    modes = operation._modes
+                    torch._C._set_grad_enabled(modes[0])
+                    torch.set_autocast_enabled("cpu", modes[1] is not None)
+                    torch.set_autocast_dtype("cpu", modes[1] or torch.bfloat16)
+                operation.run()
 
     def reset(self) -> None:
         """Delete the recording and let go of its memory."""
-        self._reset()
+        self._operations = None
 
-    def pool(self) -> Any:
+    def pool(self) -> tuple[int, int]:
         """Return the token of this graph's memory pool.
 
         Raises:
@@ -540,13 +516,16 @@ class CUDAGraph:
             raise RuntimeError(f"Called CUDAGraph::{method} without a preceding successful capture.")
 
 
-def _on_stream_of(capture: capturing.Capture, captured: Any, eager: Any) -> Any:
-    """Return a function that calls `captured` on a stream of `capture`, and `eager` on others."""
-    return lambda *args: (captured if capture.is_here() else eager)(*args)
-
-
-class graph:
-    """Context manager that captures the work of its block into `cuda_graph`.
+@contextmanager
+def graph(
+    cuda_graph: CUDAGraph,
+    pool: Any = None,
+    stream: Stream | None = None,
+    capture_error_mode: str = "global",
+    enable_annotations: bool = False,
+    check_input_liveness: bool = False,
+) -> Iterator[None]:
+    """Return a context manager that captures the work of its block into `cuda_graph`.
 
     Args:
         cuda_graph: the graph to fill.
@@ -556,34 +535,15 @@ class graph:
         enable_annotations: accepted and ignored.
         check_input_liveness: accepted and ignored: inputs stay alive.
     """
-
-    default_capture_stream: Stream | None = None
-
-    def __init__(
-        self,
-        cuda_graph: CUDAGraph,
-        pool: Any = None,
-        stream: Stream | None = None,
-        capture_error_mode: str = "global",
-        enable_annotations: bool = False,
-        check_input_liveness: bool = False,
-    ) -> None:
-        if stream is None and graph.default_capture_stream is None:
-            graph.default_capture_stream = Stream()
-        self.pool = pool
-        self.stream_ctx = StreamContext(graph.default_capture_stream if stream is None else stream)
-        self.cuda_graph = cuda_graph
-        self.capture_error_mode = capture_error_mode
-
-    def __enter__(self) -> None:
-        synchronize()
-        self.stream_ctx.__enter__()
-        self.cuda_graph.capture_begin(self.pool, capture_error_mode=self.capture_error_mode)
-
-    def __exit__(self, *args: object) -> None:
-        # As in torch.cuda: when capture_end raises, the capture stream stays the current one.
-        self.cuda_graph.capture_end()
-        self.stream_ctx.__exit__(*args)
+    synchronize()
+    before = current_stream()
+    set_stream(stream or _capture_stream)
+    cuda_graph.capture_begin(pool, capture_error_mode)
+    try:
+        yield
+    finally:
+        cuda_graph.capture_end()
+        set_stream(before)  # as in torch.cuda: when capture_end raises, the capture stream stays the current one
 
 
 def make_graphed_callables(*args: Any, **kwargs: Any) -> Any:
@@ -591,15 +551,4 @@ def make_graphed_callables(*args: Any, **kwargs: Any) -> Any:
     own = torch.cuda.graphs.make_graphed_callables
     here = types.SimpleNamespace(**{**vars(torch), "cuda": sys.modules[__name__]})
     names = {**vars(torch.cuda.graphs), "torch": here, "graph_pool_handle": graph_pool_handle}
-    bound = types.FunctionType(own.__code__, names, own.__name__, own.__defaults__, own.__closure__)
-    bound.__kwdefaults__ = own.__kwdefaults__
-    return bound(*args, **kwargs)
-
-
-# --- memory -----------------------------------------------------------------------------
-
-
-def memory_allocated(device: Any = None) -> int:
-    """Return the bytes that captures hold. What eager code holds is not counted: the CPU's allocator does not say."""
-    held = [t for one in _graphs for t in one._allocated] + (capturing.active.allocated if capturing.active else [])
-    return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in held}.values())
+    return types.FunctionType(own.__code__, names, argdefs=own.__defaults__)(*args, **kwargs)

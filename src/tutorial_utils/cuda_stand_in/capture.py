@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -20,16 +22,14 @@ import torch
 import torch.utils._device
 from torch import Tensor
 from torch._library.custom_ops import OPDEFS
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
-from .foresee import Foreseen, predict
+from .foresee import DEPENDS_ON_VALUES, Foreseen, predict
 
 NOT_PERMITTED = "CUDA error: operation not permitted when stream is capturing"
 PREVIOUS_ERROR = "CUDA error: operation failed due to a previous error during capture"
-LEGACY = "CUDA error: operation would make the legacy stream depend on a capturing blocking stream"
 PAGEABLE = (
     "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned. "
     "Please use tensor.pin_memory() or allocate the tensor with pin_memory=True."
@@ -40,18 +40,11 @@ OTHER_SEED = (
     "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as the "
     "original seed."
 )
-_UNREGISTERED = (
-    "Attempt to increase offset for a CUDA generator not in capture mode.\n"
-    "Call graph.register_generator_state(generator) before the capture."
-)
-_STILL_UNDERWAY = (
-    "\nA capture on another stream was begun and not ended, so that no device value can be read. End it with "
-    "`with cuda.stream(its_stream): its_graph.capture_end()`, or restart the kernel."
-)
 
 _aten = torch.ops.aten
-# They allocate and launch nothing, so that they leave no operation in a recording.
-_ALLOCATIONS = {_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _aten.new_empty_strided}
+# They launch nothing, so that they leave no operation in a recording, whose memory stays alive anyway.
+_LAUNCH_NOTHING = {_aten.record_stream, _aten.empty, _aten.empty_like, _aten.empty_strided}
+_LAUNCH_NOTHING |= {_aten.new_empty, _aten.new_empty_strided}
 # Their results share the argument's memory, which their schemas do not say.
 _UNDECLARED_VIEWS = {_aten._unsafe_view, _aten.unsafe_split, _aten.unsafe_split_with_sizes}
 _INDEX_WRITES = {_aten.index_put, _aten.index_put_, _aten._index_put_impl_, _aten._unsafe_index_put}
@@ -69,11 +62,11 @@ _COPIES_INSIDE = {_aten._linalg_svd, _aten.linalg_pinv, _aten.linalg_matrix_exp,
 _COPIES_OPERANDS = {_aten.copy_, _aten.index, _aten.where, *_INDEX_WRITES}
 
 # Host reads that dispatch no ATen operation on the CPU, and constructors that read Python data.
-_PRINTS = {"__repr__", "__format__"}
-_HOST_COPIES = {"cpu", "tolist"}
-_CHECKED_ON_A_CPU = {"one_hot", "quantile", "nanquantile"}
-_NUMPY = {"numpy", "__array__"}
+_CHECKED_ON_A_CPU = {"quantile", "nanquantile"}
+_PRINTS, _NUMPY = {"__repr__", "__format__"}, {"numpy", "__array__"}
+_READ_ON_HOST = {"cpu", "tolist", *_PRINTS, *_NUMPY}
 _FROM_HOST = {"tensor", "as_tensor", "asarray", "new_tensor"}
+_FACTORIES = torch.utils._device._device_constructors()
 
 
 @dataclass
@@ -90,11 +83,11 @@ class Operation:
 
     name: str
     stream: int
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    shape: tuple[int, ...] | None
     _call: Callable[[], Any] = field(repr=False)
-    _results: list = field(repr=False, default_factory=list)
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    shape: tuple[int, ...] | None = None
+    _results: list | tuple = field(repr=False, default=())  # where to copy what the call returns; None: nowhere
     _modes: tuple = field(repr=False, default=(True, None))  # whether gradients are on, and what autocast casts to
 
     def run(self) -> None:
@@ -110,10 +103,7 @@ class Operation:
             if result is None or value is None:  # a gradient that nobody needs is foreseen, and not computed
                 continue
             if result.shape != value.shape or result.dtype != value.dtype:
-                raise NotImplementedError(
-                    f"{self.name} returned shape {tuple(value.shape)} and {value.dtype} where the capture foresaw "
-                    f"{tuple(result.shape)} and {result.dtype}: the stand-in cannot replay this operation."
-                )
+                raise NotImplementedError(f"{self.name} returned another shape or dtype than the capture foresaw.")
             result.copy_(value)
 
 
@@ -123,100 +113,109 @@ def _out_variant(func: Any) -> tuple[Any, str] | None:
 
     Only pointwise operations and products: others may resize what they are given (`binary_cross_entropy` does).
     """
-    if torch.Tag.pointwise not in func.tags and func.overloadpacket not in _PRODUCTS:
-        return None
-    arguments = [(a.name, str(a.type)) for a in func._schema.arguments]
-    for overload in (getattr(func.overloadpacket, name) for name in func.overloadpacket.overloads()):
-        names = [a.name for a in overload._schema.arguments if a.is_out]
-        others = [(a.name, str(a.type)) for a in overload._schema.arguments if not a.is_out]
-        if [str(r.type) for r in func._schema.returns] == ["Tensor"] and len(names) == 1 and others == arguments:
-            return overload, names[0]
+    schema, packet = func._schema, func.overloadpacket
+    plain = torch.Tag.pointwise in func.tags or packet in _PRODUCTS
+    if plain and [str(r.type) for r in schema.returns] == ["Tensor"]:
+        arguments = [(a.name, str(a.type)) for a in schema.arguments]
+        for overload in map(partial(getattr, packet), packet.overloads()):
+            outs = [a.name for a in overload._schema.arguments if a.is_out]
+            others = [(a.name, str(a.type)) for a in overload._schema.arguments if not a.is_out]
+            if len(outs) == 1 and others == arguments:
+                return overload, outs[0]
     return None
+
+
+class Generator:
+    """What :mod:`torch.random` takes for the default generator in a capture: the graph's state on its streams."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+
+    def __getattr__(self, name: str) -> Any:
+        own = getattr(torch.default_generator, name)
+        return getattr(self._capture, name, own) if self._capture.is_here() else own
 
 
 class Capture:
     """A capture underway.
 
     Args:
-        current_stream_id: tells the stream that receives an operation; in a backward pass its forward's stream.
-        calling_stream_id: tells the current stream of the calling thread, in a backward pass as well.
-        generators: random generators, beside the default one, that the graph may draw from.
+        streams: tells the number of the stream that receives an operation, in a backward pass its forward's stream,
+            and that of the calling thread's current stream, in a backward pass as well.
+        generators: random generators that the graph may draw from.
     """
 
-    def __init__(
-        self, current_stream_id: Callable[[], int], calling_stream_id: Callable[[], int], generators: list
-    ) -> None:
-        self.origin = stream_id = current_stream_id()
-        self.current_stream_id = current_stream_id
-        self.calling_stream_id = calling_stream_id
+    def __init__(self, streams: Callable[[], tuple[int, int]], generators: list) -> None:
+        self.streams, (self.origin, _) = streams, streams()
         self.thread = threading.get_ident()
         self.broken = False
         # Vector clocks: for each captured stream, how many operations of each stream it has waited for.
-        self.seen: dict[int, dict[int, int]] = {stream_id: {}}
+        self.seen: dict[int, Counter[int]] = {self.origin: Counter()}
         self.operations: list[Operation] = []
-        self.allocated: list[Tensor] = []
-        self.making_host = False  # a factory without `device=` is being called
-        self.autocast: torch.dtype | None = None  # what autocast casts to in the call underway
-        self.unchecked = False  # a function is being called that checks its values on a CPU only
-        self.generators = {generator._cdata for generator in (torch.default_generator, *generators)}
+        # Of the function being called: whether it makes a host tensor (a factory without `device=`), whether a CPU
+        # alone checks its values, and what autocast casts to in it.
+        self.calling: tuple[bool, bool, torch.dtype | None] = (False, False, None)
+        self.generators = {generator._cdata for generator in generators}
         self.rng_state = torch.default_generator.get_state()
         self._rng_tokens: list[Tensor] = []
         self._host: dict[int, Any] = {}  # storages of host tensors, kept so that no other gets their address
         self._storages: dict[int, int] = {}
 
-    def includes(self, stream_id: int) -> bool:
-        """Return whether `stream_id` began this capture or was forked into it."""
-        return stream_id in self.seen
-
     def is_here(self) -> bool:
         """Return whether the current stream is part of this capture."""
-        return self.includes(self.calling_stream_id())
+        return self.streams()[1] in self.seen
 
     def make_host(self, tensor: Tensor) -> None:
         """Remember that `tensor` is a host tensor."""
-        self._host[tensor.untyped_storage()._cdata] = tensor
+        if tensor.layout is torch.strided:
+            self._host[tensor.untyped_storage()._cdata] = tensor
 
     def is_host(self, tensor: Tensor) -> bool:
         """Return whether `tensor` was made on the host inside of this capture."""
-        if tensor.layout is not torch.strided or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-            return False
-        return tensor.untyped_storage()._cdata in self._host
+        plain = tensor.layout is torch.strided and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        return plain and tensor.untyped_storage()._cdata in self._host
 
-    def join(self, stream_id: int, seen: dict[int, int]) -> None:
+    def join(self, stream_id: int, seen: Counter[int]) -> None:
         """Let `stream_id` wait for the work counted in `seen`; it thereby becomes part of the capture."""
         if stream_id == 0:
-            self.refuse(LEGACY)
-        mine = self.seen.setdefault(stream_id, {})
-        for other, count in seen.items():
-            mine[other] = max(count, mine.get(other, 0))
+            self.refuse("CUDA error: operation would make the legacy stream depend on a capturing blocking stream")
+        self.seen[stream_id] = self.seen.get(stream_id, Counter()) | seen  # the maximum of each count
 
     def has_unjoined_work(self) -> bool:
         """Return whether a forked stream holds an operation that the origin has not waited for."""
-        origin = self.seen[self.origin]
-        return any(seen.get(stream_id, 0) > origin.get(stream_id, 0) for stream_id, seen in self.seen.items())
+        return any(seen[stream_id] > self.seen[self.origin][stream_id] for stream_id, seen in self.seen.items())
 
     def refuse(self, message: str = NOT_PERMITTED) -> NoReturn:
         """Break the capture and raise at the offending line, as the driver does."""
         first, self.broken = not self.broken, True
         if not self.is_here():
-            raise torch.AcceleratorError(message + _STILL_UNDERWAY)
+            raise torch.AcceleratorError(
+                f"{message}\nA capture on another stream was begun and not ended, so that no device value can be read. "
+                "End it with `with cuda.stream(its_stream): its_graph.capture_end()`, or restart the kernel."
+            )
         raise torch.AcceleratorError(message if first else PREVIOUS_ERROR)
 
-    # --- random numbers -------------------------------------------------------------------------------------------
+    def note(self, name: str, call: Callable[[], Any], **details: Any) -> None:
+        """Record `call` on the current stream; `details` are the other fields of :class:`Operation`."""
+        stream_id, _ = self.streams()
+        self.seen[stream_id][stream_id] += 1
+        self.operations.append(Operation(name, list(self.seen).index(stream_id), call, **details))
 
-    def get_rng_state(self) -> Tensor:
-        """Return a token for the generator's state at this point of every replay, which `set_rng_state` takes back."""
+    # --- the methods of `Generator` -------------------------------------------------------------------------------
+
+    def get_state(self) -> Tensor:
+        """Return a token for the generator's state at this point of every replay, which `set_state` takes back."""
         token = self.rng_state.clone()
         self._rng_tokens.append(token)
         self.make_host(token)
         self.note("get_rng_state", lambda: token.copy_(torch.default_generator.get_state()))
         return token
 
-    def set_rng_state(self, new_state: Tensor) -> None:
+    def set_state(self, new_state: Tensor) -> None:
         """Record that the generator goes back to `new_state` at this point of every replay.
 
         Raises:
-            NotImplementedError: `new_state` was not returned by `get_rng_state` in this capture.
+            NotImplementedError: `new_state` was not returned by `get_state` in this capture.
         """
         if not any(new_state is token for token in self._rng_tokens):
             raise NotImplementedError("The stand-in takes a generator's state back in the same capture only.")
@@ -228,14 +227,11 @@ class Capture:
         Raises:
             RuntimeError: `seed` is another one, or to be chosen.
         """
-        if seed is None or int(seed) % 2**64 != torch.initial_seed():
+        if seed is None or seed % 2**64 != torch.default_generator.initial_seed():
             raise RuntimeError(OTHER_SEED)
         return torch.default_generator
 
-    def note(self, name: str, call: Callable[[], Any]) -> None:
-        """Record `call`, which is no operation on tensors."""
-        stream_id = self._advance()
-        self.operations.append(Operation(name, list(self.seen).index(stream_id), (), (), None, call))
+    seed = manual_seed
 
     # --- operations -----------------------------------------------------------------------------------------------
 
@@ -244,63 +240,51 @@ class Capture:
         if threading.get_ident() != self.thread:
             self.broken = True
             raise NotImplementedError(f"{func} came from another thread (a scripted fork?): it cannot be recorded.")
+        if not isinstance(func, torch._ops.OpOverload):
+            raise NotImplementedError(f"{func} cannot be recorded by the CPU stand-in.")
+        makes_host, unchecked, autocast = self.calling
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-        host = [t for t in tensors if self.is_host(t)] if self._host else []
-        made_on_host = func is _aten.lift_fresh.default or (self.making_host and not tensors)
-        if made_on_host or (host and len(host) == len(tensors)):
+        host = [t for t in tensors if self.is_host(t)]
+        if func is _aten.lift_fresh.default or (not tensors and makes_host) or (host and len(host) == len(tensors)):
             return self._run_on_host(func, args, kwargs)
-        stream_id, calling = self.current_stream_id(), self.calling_stream_id()
-        if stream_id != calling and self.includes(calling):  # backward: its forward's stream waits for the caller,
+        stream_id, calling = self.streams()
+        if stream_id != calling and calling in self.seen:  # backward: its forward's stream waits for the caller,
             self.join(stream_id, self.seen[calling])
-        if getattr(func, "namespace", "") == "profiler" or not self.includes(stream_id):
+        if func.namespace == "profiler" or stream_id not in self.seen:
             if func is _aten._local_scalar_dense.default:
                 self.refuse()
             return func(*args, **kwargs)  # not part of the capture: it runs at once, as on a GPU
         if self.broken:
             self.refuse()
-        if not isinstance(func, torch._ops.OpOverload):
-            raise NotImplementedError(f"{func} cannot be recorded by the CPU stand-in.")
         if sparse := [t.layout for t in tensors if t.layout is not torch.strided]:
             raise NotImplementedError(f"{func} takes a {sparse[0]} tensor: the stand-in records dense ones only.")
-        if func._schema.name in OPDEFS:  # an operator written in Python, which runs once: record what it calls
-            by_device = OPDEFS[func._schema.name]._backend_fns
+        if python := _python_of(func):
             with mode:
-                return by_device.get("cpu", by_device.get(None))(*args, **kwargs)
-        has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU")
-        if func._can_decompose() and not has_kernel:  # composite operations arrive whole in inference mode
-            with mode:
-                return func.decompose(*args, **kwargs)
+                return python(*args, **kwargs)
         schema = func._schema
         is_view = not schema.is_mutable and any(r.alias_info is not None for r in schema.returns)
         if is_view or torch.Tag.inplace_view in func.tags or func.overloadpacket in _UNDECLARED_VIEWS:
             return func(*args, **kwargs)  # changes metadata alone
-        if func is _aten.record_stream.default:
-            return None  # everything that a capture touches stays alive
-        if self.unchecked and func in (_aten._local_scalar_dense.default, _aten.equal.default):
+        if unchecked and func in (_aten._local_scalar_dense.default, _aten.equal.default):
             return True if func is _aten.equal.default else 0  # what passes the check
         self._refuse_reads(func, args, kwargs)
         self._refuse_host_operands(func, args, host)
+        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "AutocastCPU"):
+            autocast = None  # its arguments are cast already; others may call operations that cast inside
         try:
-            predicted = predict(func, args, kwargs, self._autocast_inside(func))
-        except (DataDependentOutputException, DynamicOutputShapeException):
+            predicted = predict(func, args, kwargs, autocast)
+        except DEPENDS_ON_VALUES:
             self.refuse()
-        result = self._record(func, args, kwargs, predicted)
+        result = self._record(func, args, kwargs, predicted, autocast)
         if stream_id != calling:
             self.join(calling, self.seen[stream_id])  # and at the end of the pass the caller waits for it
         return result
 
-    def _autocast_inside(self, func: Any) -> torch.dtype | None:
-        """Return what autocast casts to in operations that `func`'s kernel calls; its arguments are cast already."""
-        own = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "AutocastCPU")
-        return None if own else self.autocast
-
     def _run_on_host(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """Run `func` at once, and remember that its results are host tensors."""
         result = func(*args, **kwargs)
-        for t in tree_leaves(result):
-            if isinstance(t, Tensor) and t.layout is torch.strided:
-                self.make_host(t)
-        if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()):  # a GPU draws it from the host's generator
+        tree_map_only(Tensor, self.make_host, result)
+        if torch.Tag.nondeterministic_seeded in func.tags:  # a GPU draws it from the host's generator
             self.rng_state = torch.default_generator.get_state()
         return result
 
@@ -309,13 +293,17 @@ class Capture:
         node = torch._C._current_autograd_node()
         if func in _READS or (node is not None and node.name() in _READING_GRADIENTS):
             self.refuse()
-        if func.overloadpacket in _COPIES_INSIDE or (
-            func.overloadpacket is _aten.histc and (args[2:4] or (0, 0)) == (0, 0)  # the range is read from the data
-        ):
+        range_of_data = func.overloadpacket is _aten.histc and (args[2:4] or (0, 0)) == (0, 0)
+        if range_of_data or (
+            func.overloadpacket in _COPIES_INSIDE and args[0].numel()
+        ):  # of nothing, nothing is copied
             raise RuntimeError(PAGEABLE)
         drawn_from = {value._cdata for value in (*args, *kwargs.values()) if isinstance(value, torch.Generator)}
         if drawn_from - self.generators:
-            raise RuntimeError(_UNREGISTERED)
+            raise RuntimeError(
+                "Attempt to increase offset for a CUDA generator not in capture mode.\n"
+                "Call graph.register_generator_state(generator) before the capture."
+            )
 
     def _refuse_host_operands(self, func: Any, args: tuple, host: list[Tensor]) -> None:
         """Refuse host tensors where a GPU needs a device tensor, and `x[mask] = t`, which counts the mask on the host.
@@ -335,16 +323,13 @@ class Capture:
         if any(t.dim() > 0 for t in host):
             raise RuntimeError(SAME_DEVICE)
 
-    def _record(self, func: Any, args: tuple, kwargs: dict, predicted: Any) -> Any:
+    def _record(self, func: Any, args: tuple, kwargs: dict, predicted: Any, autocast: torch.dtype | None) -> Any:
         """Append `func` to the recording and return its result: mutated arguments, and new tensors without values."""
         schema = func._schema
         named = dict(zip((a.name for a in schema.arguments), args, strict=False)) | kwargs
-        written = {
-            frozenset(a.alias_info.before_set): named[a.name]
-            for a in schema.arguments
-            if a.alias_info is not None and a.alias_info.is_write and a.name in named
-        }
-        fresh: list[Tensor | None] = []
+        mutated = [a for a in schema.arguments if a.alias_info and a.alias_info.is_write and a.name in named]
+        written = {frozenset(a.alias_info.before_set): named[a.name] for a in mutated}
+        fresh: list[Tensor | None] = []  # a replay copies its results there
 
         def allocate(value: Any) -> Any:
             result = value.allocate() if isinstance(value, Foreseen) else value
@@ -361,49 +346,49 @@ class Capture:
                 mine.resize_(value.size)  # `out=` of another size gets the result's, as in eager
             return mine
 
-        if len(schema.returns) == 1:
-            result = result_of(schema.returns[0], predicted)
-        else:
-            values = predicted or [None] * len(schema.returns)
-            result = tuple(result_of(r, v) for r, v in zip(schema.returns, values, strict=True))
-        self.allocated += [t for t in fresh if t is not None]
-        if func.overloadpacket not in _ALLOCATIONS:
-            self._append(func, args, kwargs, fresh, list(written.values()))
-        return result if schema.returns else None
-
-    def _append(self, func: Any, args: tuple, kwargs: dict, fresh: list, written: list) -> None:
-        def number(values: Any) -> tuple[int, ...]:
-            keys = (t.untyped_storage()._cdata for t in tree_leaves(values) if isinstance(t, Tensor))
-            return tuple(dict.fromkeys(self._storages.setdefault(key, len(self._storages)) for key in keys))
-
-        def held(t: Tensor) -> Tensor:  # a host tensor is baked in
-            return t.detach().clone() if self.is_host(t) else t.detach()
-
-        stream_id = self._advance()
-        args, kwargs = tree_map_only(Tensor, held, (args, kwargs))
-        results = [t for t in fresh if t is not None]
-        call = partial(func._op, *args, **kwargs)
-        variant = _out_variant(func) if results else None
-        if variant is not None:  # faster than to make a result and to copy it
-            call, fresh = partial(variant[0]._op, *args, **kwargs, **{variant[1]: results[0]}), []
-        self.operations.append(
-            Operation(
-                *(str(func), list(self.seen).index(stream_id), number((args, kwargs)), number((results, written))),
-                *(tuple(results[0].shape) if results else None, call, fresh if results else []),
-                (torch.is_grad_enabled(), self._autocast_inside(func)),
+        values = [predicted] if len(schema.returns) == 1 else predicted or [None] * len(schema.returns)
+        result = tuple(result_of(r, v) for r, v in zip(schema.returns, values, strict=True))
+        made = [t for t in fresh if t is not None]
+        allocated.update(t.untyped_storage() for t in made)
+        if func.overloadpacket not in _LAUNCH_NOTHING:
+            args, kwargs = tree_map_only(Tensor, self._held, (args, kwargs))
+            call = partial(func._op, *args, **kwargs)
+            if made and (variant := _out_variant(func)):  # faster than to make a result and to copy it
+                call, fresh = partial(variant[0]._op, *args, **kwargs, **{variant[1]: made[0]}), []
+            self.note(
+                str(func),
+                call,
+                inputs=self._numbers((args, kwargs)),
+                outputs=self._numbers((made, list(written.values()))),
+                shape=tuple(made[0].shape) if made else None,
+                _results=fresh if made else (),
+                _modes=(torch.is_grad_enabled(), autocast),
             )
-        )
+        return result if len(result) > 1 else next(iter(result), None)
 
-    def _advance(self) -> int:
-        """Count one operation on the current stream, and return the stream."""
-        stream_id = self.current_stream_id()
-        clock = self.seen[stream_id]
-        clock[stream_id] = clock.get(stream_id, 0) + 1
-        return stream_id
+    def _held(self, tensor: Tensor) -> Tensor:
+        """Return what a replay reads of an argument: its memory, or a copy where it is baked in."""
+        return tensor.detach().clone() if self.is_host(tensor) else tensor.detach()
+
+    def _numbers(self, values: Any) -> tuple[int, ...]:
+        """Return the numbers of the storages of all tensors in `values`, each once; a new storage gets a new one."""
+        keys = [t.untyped_storage()._cdata for t in tree_leaves(values) if isinstance(t, Tensor)]
+        return tuple(dict.fromkeys(self._storages.setdefault(key, len(self._storages)) for key in keys))
+
+
+def _python_of(func: Any) -> Callable | None:
+    """Return the Python function that `func` is, if any: it runs once, and what it calls is recorded."""
+    if func._schema.name in OPDEFS:
+        by_device = OPDEFS[func._schema.name]._backend_fns
+        return by_device.get("cpu", by_device.get(None))
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU")
+    return None if has_kernel or not func._can_decompose() else func.decompose  # composite ones, in inference mode
 
 
 active: Capture | None = None
 """The one capture underway in this process."""
+allocated: weakref.WeakSet = weakref.WeakSet()
+"""The storages that captures made and that are alive."""
 
 # It logs a traceback for every wrong argument, beside the error that is raised for it.
 logging.getLogger("torch._subclasses.fake_tensor").addFilter(lambda record: active is None)
@@ -426,39 +411,30 @@ class HostReads(TorchFunctionMode):
     """Refuses the host reads that dispatch nothing on the CPU, and tensors made on the device from Python data."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if active is None:
+        kwargs, capture = kwargs or {}, active
+        if capture is None:
             return func(*args, **kwargs)
         name, device = getattr(func, "__name__", ""), kwargs.get("device")
-        host = not (args and isinstance(args[0], Tensor)) or active.is_host(args[0])
-        if not host:
-            self._refuse_read(name)
-        elif name == "to" and any(isinstance(value, torch.device) for value in (*args, *kwargs.values())):
+        host = not (args and isinstance(args[0], Tensor)) or capture.is_host(args[0])
+        if name in _READ_ON_HOST and not host:
+            if name in _PRINTS or not capture.is_here():
+                capture.refuse()
+            raise TypeError(NUMPY) if name in _NUMPY else RuntimeError(PAGEABLE)
+        moves = name == "to" and host and any(isinstance(value, torch.device) for value in (*args, *kwargs.values()))
+        copies = name in _FROM_HOST and not (args and isinstance(args[-1], Tensor))
+        if moves or (copies and not (host and device in (None, "cpu"))):
             raise RuntimeError(PAGEABLE)
-        on_host = device is None or (isinstance(device, str) and device == "cpu")
-        if name in _FROM_HOST and (not on_host or not host) and not (args and isinstance(args[-1], Tensor)):
-            raise RuntimeError(PAGEABLE)
-        makes = device is None and torch.utils._device.CURRENT_DEVICE is None
-        width = (args[1:] or (kwargs.get("num_classes", -1),))[0] if name == "one_hot" else None
-        capture, before = active, active.autocast
-        capture.making_host = makes and func in torch.utils._device._device_constructors()
-        capture.unchecked = name in _CHECKED_ON_A_CPU and (width is None or width > 0)
-        capture.autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+        makes_host = device is None and torch.utils._device.CURRENT_DEVICE is None and func in _FACTORIES
+        one_hot = name == "one_hot" and (*args[1:], kwargs.get("num_classes", -1))[0] > 0
+        autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+        before, capture.calling = capture.calling, (makes_host, one_hot or name in _CHECKED_ON_A_CPU, autocast)
         try:
             if func is Tensor.backward:  # Python runs below it, which is to be seen as well
                 with self:
                     return torch.autograd.backward(*args, grad_tensors=kwargs.pop("gradient", None), **kwargs)
             return func(*args, **kwargs)
         finally:
-            capture.making_host, capture.unchecked, capture.autocast = False, False, before
-
-    def _refuse_read(self, name: str) -> None:
-        if name in _PRINTS or (name in _HOST_COPIES | _NUMPY and not active.is_here()):
-            active.refuse()
-        if name in _HOST_COPIES:
-            raise RuntimeError(PAGEABLE)
-        if name in _NUMPY:
-            raise TypeError(NUMPY)
+            capture.calling = before
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
@@ -467,13 +443,13 @@ def check_optimizer(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict)
     Raises:
         RuntimeError: a parameter group has ``capturable=False``.
     """
-    if not all(group.get("capturable", True) for group in optimizer.param_groups):
-        raise RuntimeError(
-            f"Attempting CUDA graph capture of step() for an instance of {type(optimizer).__name__} "
-            "but param_groups' capturable is False."
-        )
     for group in optimizer.param_groups:
+        if not group.get("capturable", True):
+            raise RuntimeError(
+                f"Attempting CUDA graph capture of step() for an instance of {type(optimizer).__name__} "
+                "but param_groups' capturable is False."
+            )
         if "capturable" not in group and not group.get("fused"):  # Adagrad's step counter is a host tensor then
-            for state in (optimizer.state.get(parameter, {}) for parameter in group["params"]):
-                if isinstance(state.get("step"), Tensor):
-                    active.make_host(state["step"])
+            for parameter in group["params"]:
+                if isinstance(step := optimizer.state.get(parameter, {}).get("step"), Tensor):
+                    active.make_host(step)

@@ -6,22 +6,21 @@ kernel itself is asked.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensorMode,
-    UnsupportedOperatorException,
-)
+from torch._subclasses import fake_tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
+
+DEPENDS_ON_VALUES = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
+"""What :func:`predict` raises where the result depends on values."""
 
 # The size of its workspace is known to oneDNN alone: FakeTensor predicts an empty one.
 _METADATA_BY_RUNNING = {torch.ops.aten.mkldnn_rnn_layer.default}
-_DEPENDS_ON_VALUES = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+_TAGS_OF_THOSE = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 _HALF = {torch.bfloat16, torch.float16}
 
 
@@ -41,7 +40,7 @@ class Foreseen:
 
 _foreseen: dict[tuple, Any] = {}
 """Predictions by operation and metadata of its arguments, kept for all captures: predicting is slow."""
-_fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+_fake_mode = fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def _signature(value: Any) -> tuple:
@@ -53,34 +52,23 @@ def _signature(value: Any) -> tuple:
     return (type(value), value)
 
 
-def set_autocast(dtype: torch.dtype | None) -> None:
-    """Let autocast on the CPU cast to `dtype`, or not at all if None."""
-    torch.set_autocast_enabled("cpu", dtype is not None)
-    if dtype is not None:
-        torch.set_autocast_dtype("cpu", dtype)
-
-
 def predict(func: Any, args: tuple, kwargs: dict, autocast: torch.dtype | None) -> Any:
     """Return `func`'s result with :class:`Foreseen` for tensors; raise what it would raise for these arguments.
 
     Raises:
-        DataDependentOutputException, DynamicOutputShapeException: the result depends on values.
+        DEPENDS_ON_VALUES: the result depends on values.
         NotImplementedError: the operation cannot be recorded.
     """
-    names = tuple((name, _signature(value)) for name, value in kwargs.items())
-    key = (func, torch.get_default_dtype(), autocast, _signature(args), names)
+    key = (func, torch.get_default_dtype(), autocast, _signature(args), _signature(tuple(kwargs.items())))
     if key not in _foreseen:
-        set_autocast(autocast)
-        try:
+        with torch.autocast("cpu", autocast, enabled=autocast is not None):
             _foreseen[key] = tree_map_only(Tensor, lambda t: _foresee(func, t), _imagine(func, args, kwargs, autocast))
-        finally:
-            set_autocast(None)
     return _foreseen[key]
 
 
 def _foresee(func: Any, value: Tensor) -> Foreseen:
-    if value.layout is not torch.strided or value.device.type != "cpu":
-        kind = value.layout if value.layout is not torch.strided else value.device.type
+    kind = value.device.type if value.layout is torch.strided else value.layout
+    if kind != "cpu":
         raise NotImplementedError(f"{func} makes a {kind} tensor: the stand-in records dense CPU ones only.")
     return Foreseen(tuple(value.size()), tuple(value.stride()), value.dtype)
 
@@ -90,17 +78,15 @@ def _imagine(func: Any, args: tuple, kwargs: dict, autocast: torch.dtype | None)
     mutates = func._schema.is_mutable
     half = autocast or any(isinstance(t, Tensor) and t.dtype in _HALF for t in tree_leaves((args, kwargs)))
     makes = any(r.alias_info is None for r in func._schema.returns)
-    if func in _METADATA_BY_RUNNING or (half and makes and not _DEPENDS_ON_VALUES & set(func.tags)):
-        try:  # FakeTensor and the CPU's kernels disagree on the dtypes of statistics in half precision
+    if func in _METADATA_BY_RUNNING or (half and makes and not _TAGS_OF_THOSE & set(func.tags)):
+        with suppress(RuntimeError):  # FakeTensor and the CPU's kernels disagree on statistics in half precision
             return _run_for_nothing(func, args, kwargs)
-        except RuntimeError:
-            pass
     try:
         with _fake_mode:
             return func(*tree_map_only(Tensor, _fake, args), **tree_map_only(Tensor, _fake, kwargs))
-    except (DataDependentOutputException, DynamicOutputShapeException):
+    except DEPENDS_ON_VALUES:
         raise
-    except (UnsupportedOperatorException, NotImplementedError, AssertionError) as error:
+    except (fake_tensor.UnsupportedOperatorException, NotImplementedError, AssertionError) as error:
         if mutates and not makes:
             return None  # it only mutates its arguments: there is nothing to foresee
         if func.namespace != "aten" and not mutates:
