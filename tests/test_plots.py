@@ -8,8 +8,6 @@ from types import SimpleNamespace
 import matplotlib.pyplot as plt
 import pytest
 import torch
-from matplotlib.colors import to_hex
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from tutorial_utils import plots
 from tutorial_utils.timing import Measurement
@@ -202,86 +200,11 @@ def test_gains_of_another_shape_or_not_positive_are_refused(gains):
         plots.heat_map(gains, ["a"], ["x", "y"])
 
 
-def operation(name, inputs, outputs, stream="side"):
-    return SimpleNamespace(name=name, stream=stream, inputs=inputs, outputs=outputs)
-
-
-def patches(ax, kind):
-    return [patch for patch in ax.patches if isinstance(patch, kind)]
-
-
-def test_a_capture_is_drawn_box_by_box_with_its_dependences():
-    ax = plots.graph_diagram(
-        [
-            operation("aten.convolution.default", ["x", "weight"], ["a"]),
-            operation("aten::relu", ["a"], ["b"]),
-            operation("aten.mul_.Tensor", ["weight"], ["weight"]),
-            operation("aten.max_pool2d_with_indices_backward.default", ["b", "a", "weight"], ["c"]),
-        ],
-        title="Four operations",
-    )
-    assert texts(ax.texts) == ["1 convolution", "2 relu", "3 mul_", "1, 2 →", "4 max_pool2d_with_in…"]
-    assert len(patches(ax, FancyBboxPatch)) == 4
-    assert len(patches(ax, FancyArrowPatch)) == 2  # 1 to 2 and 3 to 4; what lies further away is a number
-    assert "depends on" in ax.get_xlabel() and title(ax) == "Four operations"
-
-
-def test_a_reader_depends_on_the_last_writer_only():
-    ax = plots.graph_diagram(
-        [
-            operation("aten::fill_", [], ["buffer"]),
-            operation("aten::mul_", ["buffer"], ["buffer"]),
-            operation("aten::ones", [], ["other"]),
-            operation("aten::sum", ["buffer"], ["total"]),
-        ]
-    )
-    assert texts(ax.texts) == ["1 fill_", "2 mul_", "3 ones", "2 →", "4 sum"]
-    assert len(patches(ax, FancyArrowPatch)) == 1
-
-
-def test_groups_colour_the_boxes_and_name_their_counts():
-    operations = [operation(f"aten::op{i}", [i], [i + 1]) for i in range(5)]
-    ax = plots.graph_diagram(operations, groups=[("forward", 2), ("backward", 3)])
-    edges = [to_hex(box.get_edgecolor()) for box in patches(ax, FancyBboxPatch)]
-    assert edges == [to_hex("C0")] * 2 + [to_hex("C1")] * 3
-    assert legend(ax) == ["forward (2 operations)", "backward (3 operations)"]
-    assert len(patches(ax, FancyArrowPatch)) == 4 and ax.get_xlabel() == ""
-
-
-def test_streams_get_a_lane_each_and_arrows_between_them():
-    operations = [("a", [], [1], "A"), ("b", [1], [2], "B"), ("c", [1, 2], [3], "A")]
-    ax = plots.graph_diagram([operation(*each) for each in operations])
-    assert [box.get_x() + 0.35 for box in patches(ax, FancyBboxPatch)] == pytest.approx([0, 1, 0])
-    assert texts(ax.texts)[-2:] == ["stream A", "stream B"]
-    assert len(patches(ax, FancyArrowPatch)) == 3
-
-
-def test_a_long_capture_wraps_into_columns_that_fit_a_page():
-    ax = plots.graph_diagram([operation("aten::add", [i], [i + 1]) for i in range(90)], rows=24)
-    assert len({round(box.get_x(), 3) for box in patches(ax, FancyBboxPatch)}) == 4
-    assert len(patches(ax, FancyArrowPatch)) == 86  # within the columns; from one column to the next it is a number
-    assert [text for text in texts(ax.texts) if "→" in text] == ["24 →", "48 →", "72 →"]
-    assert ax.figure.get_size_inches()[0] <= 12
-
-
-@pytest.mark.parametrize(
-    ("operations", "groups", "phrase"),
-    [
-        ([], None, "holds no operation"),
-        ([operation("a", [], [])], [("forward", 2)], "add up to 2, but there are 1 operations"),
-    ],
-)
-def test_a_capture_that_cannot_be_drawn_is_refused(operations, groups, phrase):
-    with pytest.raises(ValueError, match=phrase):
-        plots.graph_diagram(operations, groups=groups)
-
-
 @pytest.mark.parametrize(
     "draw",
     [
         lambda ax: plots.curves({"a": [1, 2]}, xlabel="", ylabel="", ax=ax),
         lambda ax: plots.bars({"a": 1}, unit="s", ax=ax),
-        lambda ax: plots.graph_diagram([operation("a", [], [])], ax=ax),
         lambda ax: plots.heat_map([[1]], ["a"], ["b"], ax=ax),
         lambda ax: plots.grouped_bars({"a": {"x": 1}}, unit="s", ax=ax),
     ],

@@ -6,15 +6,13 @@ Every function returns its Axes and leaves ``plt.show()`` to the caller.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
+from matplotlib.patches import Patch
 from torch import Tensor
 
 from .timing import Measurement
@@ -232,76 +230,3 @@ def heat_map(
         scale.minorticks_off()
         scale.set_ticks([1 / 4, 1 / 2, 1, 2, 4], labels=["1/4", "1/2", "1", "2", "4"])
     return ax
-
-
-def graph_diagram(
-    operations: Sequence[Any],
-    *,
-    groups: Sequence[tuple[str, int]] | None = None,
-    title: str = "",
-    rows: int = 24,
-    ax: Axes | None = None,
-) -> Axes:
-    """Draw a capture: one numbered box an operation, down the columns in order, with one lane for each stream.
-
-    Each operation has ``.name``, ``.stream``, ``.inputs`` and ``.outputs``; the last two are sequences of storage
-    identifiers. An operation depends on the last one that wrote a storage it reads. An arrow shows that from one box to
-    the next of its lane and between lanes; the numbers beside a box name the operations further away on which it
-    depends. ``groups`` colours the boxes: ``[("forward", 14), ...]``, whose counts add up to the number of operations.
-
-    Raises:
-        ValueError: there is no operation, or the groups' counts do not add up.
-    """
-    if not operations:
-        raise ValueError("the graph holds no operation; pass a captured graph's operations")
-    groups = groups or [("", len(operations))]
-    colours = [f"C{g}" for g, (_, count) in enumerate(groups) for _ in range(count)]
-    if len(colours) != len(operations):
-        raise ValueError(f"the groups' counts add up to {len(colours)}, but there are {len(operations)} operations")
-    streams = list(dict.fromkeys(str(operation.stream) for operation in operations))
-    rows = min(rows, len(operations))
-    columns = math.ceil(len(operations) / rows) * len(streams)
-    ax = new_axes(ax, min(12.0, 2.4 * columns), 1.0 + 0.3 * rows)
-    grey, numbered = {"color": GREY, "fontsize": 9, "va": "center"}, False
-    writer: dict[Any, int] = {}  # of a storage, the last
-    last: dict[int, int] = {}  # operation of a lane
-    at: list[tuple[int, int]] = []
-    for i, operation in enumerate(operations):
-        x, y = (i // rows) * len(streams) + streams.index(str(operation.stream)), i % rows
-        far = []
-        for k in sorted({writer[storage] for storage in operation.inputs if storage in writer}):
-            if k == last.get(x):
-                _draw_arrow(ax, (x, at[k][1] + 0.32), (x, y - 0.32))
-            elif at[k][0] != x and k // rows == i // rows:
-                side = math.copysign(0.35, x - at[k][0])
-                _draw_arrow(ax, (at[k][0] + side, at[k][1]), (x - side, y))
-            else:
-                far.append(str(k + 1))
-        if far:
-            numbered = True
-            ax.text(x - 0.37, y, f"{', '.join(far)} →", ha="right", **grey)
-        shape = FancyBboxPatch((x - 0.35, y - 0.32), 0.7, 0.64, "round,pad=0,rounding_size=0.08")
-        shape.set(facecolor="white", edgecolor=colours[i], linewidth=1.6, zorder=3)
-        ax.add_patch(shape)
-        label = f"{i + 1} " + re.sub(r"^aten(::|\.)|\.\w+$", "", operation.name)  # aten.mul.Tensor: mul
-        ax.text(x, y, label if len(label) <= 21 else label[:20] + "…", ha="center", va="center", fontsize=9, zorder=4)
-        writer.update(dict.fromkeys(operation.outputs, i))
-        last[x] = i
-        at.append((x, y))
-    for x in range(columns if len(streams) > 1 else 0):
-        ax.text(x, -0.8, f"stream {streams[x % len(streams)]}", ha="center", **grey)
-    ax.set(xlim=(-0.62, columns - 0.6), ylim=(rows - 0.5, -1.1 if len(streams) > 1 else -0.6), xticks=[], yticks=[])
-    ax.set_title(title)
-    if numbered:
-        ax.set_xlabel("A number beside a box: the operation depends on that earlier one, too.", fontsize=9, color=GREY)
-    ax.spines[:].set_visible(False)
-    if len(groups) > 1:
-        names = [f"{name} ({count} operations)" for name, count in groups]
-        handles = [Patch(fc="white", ec=f"C{g}", lw=1.6, label=name) for g, name in enumerate(names)]
-        ax.figure.legend(handles=handles, loc="outside lower center", ncols=3)
-    return ax
-
-
-def _draw_arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
-    style = {"arrowstyle": "-|>", "mutation_scale": 8, "shrinkA": 0, "shrinkB": 0, "linewidth": 0.9, "color": GREY}
-    ax.add_patch(FancyArrowPatch(start, end, zorder=2, **style))
