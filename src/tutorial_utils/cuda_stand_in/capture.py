@@ -294,9 +294,8 @@ class Capture:
         if func in _READS or (node is not None and node.name() in _READING_GRADIENTS):
             self.refuse()
         range_of_data = func.overloadpacket is _aten.histc and (args[2:4] or (0, 0)) == (0, 0)
-        if range_of_data or (
-            func.overloadpacket in _COPIES_INSIDE and args[0].numel()
-        ):  # of nothing, nothing is copied
+        svd_of_nothing = func.overloadpacket is _aten._linalg_svd and args[0].numel() == 0
+        if range_of_data or (func.overloadpacket in _COPIES_INSIDE and not svd_of_nothing):
             raise RuntimeError(PAGEABLE)
         drawn_from = {value._cdata for value in (*args, *kwargs.values()) if isinstance(value, torch.Generator)}
         if drawn_from - self.generators:
