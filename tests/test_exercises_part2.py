@@ -328,27 +328,20 @@ class LargestWithoutTasks(LSTMEnsemble):
 # --- 25: threads
 
 
-def best_fork(times):
-    unforked = min(times.pop("no fork").values())  # changes its argument: the check's own must not suffer
-    forked = {(variant, setting): time for variant, by in times.items() for setting, time in by.items()}
-    variant, setting = min(forked, key=forked.get)
-    return variant, setting, unforked / forked[variant, setting]
+def threads_for(cores, tasks):
+    return max(1, cores // tasks), min(tasks, cores)
 
 
-def best_fork_at_one_setting(times):
-    variant, setting, _ = best_fork(dict(times))
-    return variant, setting, times["no fork"][setting] / times[variant][setting]
+class WaitsInTheLoop(LSTMEnsemble):
+    def forward(self, x: Tensor) -> Tensor:
+        outputs = []
+        for model in self.models:
+            outputs.append(torch.jit.wait(torch.jit.fork(model, x)))
+        return torch.stack(outputs).sum(dim=0)
 
 
-def best_of_all(times):
-    everything = {(variant, setting): time for variant, by in times.items() for setting, time in by.items()}
-    variant, setting = min(everything, key=everything.get)
-    return variant, setting, min(times["no fork"].values()) / everything[variant, setting]
-
-
-def best_fork_upside_down(times):
-    variant, setting, gain = best_fork(times)
-    return variant, setting, 1 / gain
+def repaired(models, cores, ensemble=ForkedSum, script=torch.jit.script, threads=threads_for):
+    return script(ensemble(models)), threads(cores, len(models))
 
 
 # --- 26.1: threads for both levels
@@ -454,9 +447,10 @@ RIGHT = [
     ("23.2", lambda trace: busy_us(trace) * (2 - trace.busy_lanes())),
     ("24.1", LargestEnsemble),
     ("24.2", lambda tasks, threads: tasks / math.ceil(tasks / threads)),
-    ("25.1", best_fork),
-    ("25.1", lambda times: list(best_fork(times))),
-    ("25.2", lambda cores, tasks: (max(1, cores // tasks), min(tasks, cores))),
+    ("25.1", threads_for),
+    ("25.1", lambda cores, tasks: [cores // min(tasks, cores), min(tasks, cores)]),
+    ("25.2", repaired),
+    ("25.2", lambda models, cores: (torch.jit.script(ForkedSum(models)), [*threads_for(cores, 4)])),
     ("26.1", run_directions),
     ("26.1", run_directions_as_completed),
     ("26.2", rnn),
@@ -580,19 +574,23 @@ WRONG = {
     "25.1": [
         (stub, "`stub` returns nothing yet"),
         (raises, "raised KeyError"),
-        (best_fork_at_one_setting, "is ('models', '1/4', 2.0)"),
-        (best_of_all, "is ('no fork', '4/4', 1.0)"),
-        (best_fork_upside_down, "best_fork_upside_down({'no fork': {"),
-        (lambda times: best_fork(times)[2], "Return the tuple (variant, setting, gain)"),
-    ],
-    "25.2": [
-        (stub, "`stub` returns nothing yet"),
-        (raises, "raised KeyError"),
         (lambda cores, tasks: (cores, cores), "(16, 8) is (16, 16)"),
         (lambda cores, tasks: (cores // tasks, tasks), "(2, 8) is (0, 8)"),
         (lambda cores, tasks: (max(1, cores // tasks), tasks), "not more than cores"),
         (lambda cores, tasks: (cores / min(tasks, cores), min(tasks, cores)), "(6, 4) is (1.5, 4)"),
         (lambda cores, tasks: (min(tasks, cores), max(1, cores // tasks)), "(16, 8) is (8, 2)"),
+    ],
+    "25.2": [
+        (stub, "`stub` returns nothing yet"),
+        (raises, "raised KeyError"),
+        (lambda models, cores: torch.jit.script(ForkedSum(models)), "something else than a program and a pair"),
+        (functools.partial(repaired, script=lambda program: program), "nobody scripted the program"),
+        (functools.partial(repaired, ensemble=WaitsInTheLoop), "1 task started before the first wait"),
+        (functools.partial(repaired, ensemble=LSTMEnsemble), "no tasks started before the first wait"),
+        (functools.partial(repaired, ensemble=LargestEnsemble), "the output is wrong"),
+        (functools.partial(repaired, threads=lambda cores, tasks: (cores, cores)), "for 16 cores is (16, 16)"),
+        (functools.partial(repaired, threads=lambda cores, tasks: (4, 4)), "for 2 cores is (4, 4)"),
+        (functools.partial(repaired, threads=lambda cores, tasks: threads_for(cores, tasks)[::-1]), "intra-op comes"),
     ],
     "26.1": [
         (stub, "`stub` returns nothing yet"),

@@ -148,18 +148,30 @@ def check_24_2(largest_speed_up: Callable[[int, int], float]) -> None:
     expect_cases(largest_speed_up, [((8, 4), 4.0), ((8, 16), 8.0), ((8, 3), 8 / 3), ((5, 2), 5 / 3)], hint, 1e-6)
 
 
-@check("25.1", "Each side had its own best setting, which is the only fair comparison.")
-def check_25_1(best_fork: Callable[[dict[str, dict[str, float]]], tuple[str, str, float]]) -> None:
-    hint = "Return the tuple (variant, setting, gain); the gain is the least unforked by the least forked time."
-    times = {"no fork": {"1/4": 8.0, "4/4": 2.0}, "models": {"1/4": 4.0, "4/4": 5.0}, "directions": {"2/2": 6.0}}
-    other = times | {"directions": {"2/2": 1.0}}
-    expect_cases(best_fork, [((times,), ("models", "1/4", 0.5)), ((other,), ("directions", "2/2", 2.0))], hint)
-
-
-@check("25.2", "Intra-op times inter-op never exceeds the cores.")
-def check_25_2(threads_for: Callable[[int, int], tuple[int, int]]) -> None:
+@check("25.1", "Intra-op times inter-op never exceeds the cores.")
+def check_25_1(threads_for: Callable[[int, int], tuple[int, int]]) -> None:
     hint = "Inter-op: one thread for each task, but not more than cores. Intra-op: what is left for each, at least 1."
     expect_cases(threads_for, [((16, 8), (2, 8)), ((2, 8), (1, 2)), ((6, 4), (1, 4)), ((16, 1), (16, 1))], hint)
+
+
+@check("25.2", "The tasks overlap, and their threads share the cores out.")
+def check_25_2(repaired: Callable[[list[nn.Module], int], tuple[nn.Module, tuple[int, int]]]) -> None:
+    models, x = [BidirectionalLSTM(8) for _ in range(4)], torch.randn(5, 2, 8)
+    for cores in (16, 2):
+        value = result(repaired, deepcopy(models), cores)
+        pair = isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], nn.Module)
+        what = "`repaired` returns something else than a program and a pair of numbers."
+        require(pair, what, "Return (program, (intra_op, inter_op)).")
+        program, numbers = value
+        scripts = isinstance(program, torch.jit.ScriptModule)
+        require(scripts, "nobody scripted the program.", "In plain Python, fork runs its task at once, in the caller.")
+        hint = "Fork all models in one loop, wait for them in a second one."
+        with torch.no_grad():
+            scripted(program, x, hint)
+            equal(result(program, x, hint=hint), LSTMEnsemble(models)(x), "the output", hint)
+        numbers = tuple(numbers) if isinstance(numbers, (tuple, list)) else numbers
+        hint = f"Rule 2: {len(models)} tasks, {cores} cores; intra-op comes first."
+        equal(numbers, (max(1, cores // len(models)), min(len(models), cores)), f"the pair for {cores} cores", hint)
 
 
 class CountingPool(ThreadPoolExecutor):
