@@ -8,6 +8,7 @@ others share the test process. Without a GPU the ``cuda`` half is skipped, and s
 from __future__ import annotations
 
 import copy
+import gc
 import multiprocessing
 import pickle
 import traceback
@@ -2029,6 +2030,7 @@ def a_pool_is_a_pair_of_numbers(cuda, device):
 
 @behaviour
 def a_capture_holds_memory_until_reset(cuda, device):
+    gc.collect()  # what earlier captures left
     x, graph = torch.ones(1000, device=device), cuda.CUDAGraph()
     cuda.empty_cache()
     before = cuda.memory_allocated()
