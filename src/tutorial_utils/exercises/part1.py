@@ -164,7 +164,7 @@ def check_03_3(races: set[str]) -> None:
     letters(races, "bce", "For each line: which stream waits, and for which? Which one is current in a `with` block?")
 
 
-@check("04.1", "Operations on tensors are replayed; counters, branches, lists and prints were Python's, once.")
+@check("04.1", "Operations on tensors are replayed. Counters, branches and lists were Python's, once.")
 def check_04_1(at_each_replay: set[str]) -> None:
     """The lines that are operations on the device."""
     letters(at_each_replay, "bcf", "A replay runs the recorded operations, and no Python: no number, branch or list.")
