@@ -338,15 +338,41 @@ def own_copy_of_the_net(cuda, net, images, targets):
     return own()(cuda, copy.deepcopy(net), images, targets)
 
 
-def hard_loss(losses, choose=lambda count, hard, every: torch.where(count > 0, hard, every)):
-    mask = losses > 1
-    count = mask.sum()
-    return choose(count, (losses * mask).sum() / count.clamp(min=1), losses.mean())
+def masked(losses):
+    hard = losses > 2
+    hard = hard | ~hard.any()
+    return (losses * hard).sum() / hard.sum()
 
 
-def hidden_reads(losses):
-    hard = losses[losses > 1]
-    return hard.mean() if len(hard) else losses.mean()
+def chosen(losses, least=1):
+    hard = losses > 2
+    mean = (losses * hard).sum() / hard.sum().clamp(min=least)
+    return torch.where(hard.any(), mean, losses.mean())
+
+
+def selected(losses):
+    hard = losses > 2
+    return losses[hard | ~hard.any()].mean()
+
+
+def branch(losses):
+    hard = losses > 2
+    if not hard.any():
+        hard = torch.ones_like(hard)
+    return (losses * hard).sum() / hard.sum()
+
+
+def hard_step(reduce, steps=True, returns=lambda loss, right: (loss.detach(), right)):
+    def training_step(net, optimizer, images, targets):
+        optimizer.zero_grad(set_to_none=True)
+        output = net(images)
+        loss = reduce(nn.functional.cross_entropy(output, targets, reduction="none"))
+        loss.backward()
+        if steps:
+            optimizer.step()
+        return returns(loss, (output.argmax(1) == targets).sum())
+
+    return training_step
 
 
 RIGHT = [
@@ -372,8 +398,9 @@ RIGHT = [
     ("04.1", "BCF"),
     ("04.2", scaling(right_factors)),
     ("04.2", scaling(lambda static_x: (factor := torch.ones(()), factor, static_x))),
-    ("04.3", hard_loss),
-    ("04.3", lambda losses: (losses * (m := losses > 1) + losses * ~m.any()).sum() / torch.where(m.any(), m.sum(), 3)),
+    ("04.3", hard_step(masked)),
+    ("04.3", hard_step(chosen)),
+    ("04.3", hard_step(masked, returns=lambda loss, right: [loss, right])),
     ("05.1", replay_all),
     ("05.1", lambda graph, x, y, inputs: replay_all(graph, x, y, inputs, join=lambda all: torch.cat(all).view(-1, 3))),
     ("05.2", capture_predictions),
@@ -477,18 +504,16 @@ WRONG = [
     ("04.2", scaling(a_copy_of_x), "after a change of `static_x` is wrong.*`static_x` itself"),
     ("04.2", scaling(right_factors, lambda *all: all[:2]), "does not return `graph, factor, scaled`"),
     ("04.2", scaling(right_factors, lambda *all: all[::-1]), r"`graph` is a `cuda.CUDAGraph\(\)`"),
-    (
-        "04.3",
-        hidden_reads,
-        r"`hard_loss` raised AcceleratorError in the line `hard = losses\[losses > 1\]`.*not permitted",
-    ),
-    ("04.3", lambda losses: losses.mean(), r"the loss of \[0.5, 2.0, 4.0\] is wrong"),
-    (
-        "04.3",
-        lambda losses: hard_loss(losses, lambda count, hard, every: hard),
-        r"the loss of \[0.5, 0.2, 0.8\] is wrong",
-    ),
-    ("04.3", lambda losses: hard_loss(losses).item(), "raised AcceleratorError"),
+    ("04.3", hard_step(branch), r"raised AcceleratorError in the line `loss = reduce\(.*not permitted.*device choose"),
+    ("04.3", hard_step(selected), "raised AcceleratorError.*not permitted"),
+    ("04.3", hard_step(torch.mean), "with some hard images, the loss is wrong"),
+    ("04.3", hard_step(lambda losses: (losses * (losses > 2)).sum()), "with some hard images, the loss is wrong"),
+    ("04.3", hard_step(lambda losses: chosen(losses) * (losses > 2).any()), "with no hard images, the loss is wrong"),
+    ("04.3", hard_step(lambda losses: chosen(losses, least=0)), "with no hard images, the new weight is wrong.*0 / 0"),
+    ("04.3", hard_step(masked, steps=False), "with some hard images, the new weight is wrong.*still there"),
+    ("04.3", hard_step(masked, returns=lambda loss, right: (loss.item(), right)), "raised AcceleratorError"),
+    ("04.3", hard_step(masked, returns=lambda loss, right: loss.detach()), "does not return a loss and a count"),
+    ("04.3", hard_step(masked, returns=lambda loss, right: (loss, right / 4)), "the count is wrong"),
     ("05.1", lambda *all: replay_all(*all, keep=lambda result: result), "what it returns is wrong.*then clone"),
     ("05.1", replay_too_early, "what it returns is wrong.*Refill, replay, then clone"),
     ("05.1", lambda *all: torch.stack(all[3]) * 2, "what it returns is wrong"),

@@ -164,7 +164,7 @@ def check_03_3(races: set[str]) -> None:
     letters(races, "bce", "For each line: which stream waits, and for which? Which one is current in a `with` block?")
 
 
-@check("04.1", "Operations on tensors are replayed; counters, branches, lists and prints were Python's, once.")
+@check("04.1", "Operations on tensors are replayed. Counters, branches and lists were Python's, once.")
 def check_04_1(at_each_replay: set[str]) -> None:
     """The lines that are operations on the device."""
     letters(at_each_replay, "bcf", "A replay runs the recorded operations, and no Python: no number, branch or list.")
@@ -185,25 +185,46 @@ def check_04_2(capture_scaling: Callable[[Any, Tensor], Any]) -> None:
 
 
 @check("04.3", "The device chooses, so one recording serves every batch.")
-def check_04_3(hard_loss: Callable[[Tensor], Tensor]) -> None:
-    """The mean of the losses above 1, or of all where there are none, from one capture for every batch."""
-    hint = "Multiply by the mask instead of selecting with it, and choose between two results with `torch.where`."
-    losses, batches = torch.tensor([0.5, 2.0, 4.0]), ([0.5, 2.0, 4.0], [0.5, 0.2, 0.8], [2.0, 3.0, 4.0])
-    result(hard_loss, losses.clone())
+def check_04_3(training_step: Callable[..., tuple[Tensor, Tensor]]) -> None:
+    """Loss, count and weights of eager steps, from one capture: with some, no and only images of a loss above 2."""
+    hint = "Where no image is hard, all count. A mean is a sum divided by how many there are."
+    eye, targets = torch.eye(3), torch.tensor([0, 1, 2, 0])
+    images = torch.zeros(4, 3)
+
+    def trainer() -> tuple[nn.Module, torch.optim.Optimizer]:
+        net = nn.Linear(3, 3, bias=False)
+        net.weight.data.copy_(5 * eye)  # a class's own image has a loss of 0.01, another one's has 5
+        return net, torch.optim.SGD(net.parameters(), lr=0.01)
+
+    def eager(net: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Tensor, Tensor]:
+        output = net(images)
+        losses = nn.functional.cross_entropy(output, targets, reduction="none")
+        optimizer.zero_grad()
+        loss = (losses[losses > 2] if bool((losses > 2).any()) else losses).mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach(), (output.argmax(1) == targets).sum()
 
     def capture(cuda: Any) -> tuple[Any, Any]:
         graph = cuda.CUDAGraph()
         with cuda.graph(graph):
-            loss = hard_loss(losses)
-        return graph, loss
+            return graph, training_step(net, optimizer, images, targets)
 
-    capture.__name__ = "hard_loss"
-    with cuda_stand_in.stream(cuda_stand_in.default_stream()):
-        graph, loss = call(capture, cuda_stand_in, hint=hint)
-    for batch, right in zip(batches, (3.0, 0.5, 3.0), strict=True):
-        losses.copy_(torch.tensor(batch))
+    capture.__name__ = getattr(training_step, "__name__", "answer")
+    result(training_step, *trainer(), images, targets, hint=hint)
+    (net, optimizer), same = trainer(), trainer()
+    with cuda_stand_in.stream(cuda_stand_in.default_stream()):  # a refused capture leaves another
+        graph, returned = call(capture, cuda_stand_in, hint="Python needs a value there. Let the device choose.")
+    pair = isinstance(returned, (tuple, list)) and len(returned) == 2
+    require(pair, "it does not return a loss and a count.", "End with `return loss.detach(), right`.")
+    for name, classes in {"some": [0, 2, 2, 1], "no": [0, 1, 2, 0], "only": [1, 2, 0, 1]}.items():
+        images.copy_(eye[classes])
+        loss, right = eager(*same)
         graph.replay()
-        equal(loss, torch.tensor(right), f"after a replay, the loss of {batch}", hint, tolerance=1e-6)
+        equal(returned[0], loss, f"with {name} hard images, the loss", hint, 1e-5)
+        equal(returned[1], right, f"with {name} hard images, the count", "Count all images, as before.")
+        hint_weights = "Is `optimizer.step()` still there? `torch.where` computes both sides: neither may be 0 / 0."
+        equal(net.weight, same[0].weight.detach(), f"with {name} hard images, the new weight", hint_weights, 1e-5)
 
 
 @check("05.1", "Every result was copied before the next replay overwrote it, and the host waited for none.")
