@@ -157,19 +157,15 @@ def test_results_hold_nan_or_zero_until_the_first_replay() -> None:
 
 def test_what_a_capture_made_lives_until_reset() -> None:
     x, graph = torch.ones(1000), cuda.CUDAGraph()
-    with cuda.graph(graph):
-        reference = weakref.ref((x * 2).untyped_storage())
-        x + 1
     gc.collect()
-    alive = [
-        weakref.ref(t)
-        for operation in graph.operations
-        for t in operation._results or operation._call.keywords.values()
-    ]
-    assert len(alive) == 2 and all(r().untyped_storage().nbytes() == 4000 for r in alive)
+    before = cuda.memory_allocated()
+    with cuda.graph(graph):
+        alive = [weakref.ref(y.untyped_storage()) for y in (x * 2, x.sin(), x.cumsum(0))]
+    gc.collect()
+    assert all(r() is not None for r in alive) and cuda.memory_allocated() - before == 3 * 4000
     graph.reset()
     gc.collect()
-    assert all(r() is None for r in alive) and reference() is None
+    assert all(r() is None for r in alive) and cuda.memory_allocated() == before
 
 
 def test_rebinding_data_of_a_result_does_not_reach_the_recording() -> None:
@@ -361,6 +357,34 @@ def test_an_operation_whose_out_overload_resizes_is_replayed_right(reduction, re
     x.copy_(torch.rand(4, 5))
     graph.replay()
     assert torch.equal(loss, F.binary_cross_entropy(x, y, reduction=reduction)) and not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("act", "shape"),
+    [
+        (torch.linalg.matrix_exp, (0, 0)),
+        (torch.linalg.pinv, (0, 3)),
+        (torch.linalg.svdvals, (0, 3, 3)),
+        (lambda x: torch.bincount(x.long(), minlength=4), (0,)),
+        (lambda x: torch.histc(x, 4), (0,)),
+    ],
+)
+def test_what_copies_inside_does_not_copy_an_empty_input(act, shape) -> None:
+    x, graph = torch.ones(shape), cuda.CUDAGraph()
+    with cuda.graph(graph):
+        y = act(x)
+    graph.replay()
+    assert torch.equal(y, act(x))
+
+
+@pytest.mark.parametrize("pinv", [torch.pinverse, torch.linalg.pinv])
+def test_an_empty_pseudoinverse_has_the_kind_of_numbers_of_eager_under_autocast(pinv) -> None:
+    x, graph = torch.ones(0, 0), cuda.CUDAGraph()
+    with torch.autocast("cpu", torch.bfloat16):
+        with cuda.graph(graph):
+            y = pinv(x)
+        graph.replay()
+        assert y.dtype == pinv(x).dtype
 
 
 def test_the_list_of_limits_has_one_line_each() -> None:

@@ -42,7 +42,6 @@ import time
 import types
 import warnings
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -50,7 +49,6 @@ from typing import Any, NoReturn
 from unittest import mock
 
 import torch
-import torch.cuda.graphs
 from torch import Tensor
 from torch.optim.optimizer import _get_capturable_supported_devices, register_optimizer_step_pre_hook
 
@@ -141,10 +139,7 @@ class Stream(torch.Stream):
         """Return the lowest and the highest priority, as on an H200."""
         return (0, -3)
 
-    @property
-    def cuda_stream(self) -> int:
-        """The handle of the stream, an int; 0 for the default stream."""
-        return self.stream_id
+    cuda_stream = property(lambda self: self.stream_id, doc="The handle of the stream, an int; 0 for the default one.")
 
     def is_capturing(self) -> bool:
         """Return whether this stream is part of a capture (on a GPU from PyTorch 2.14 on)."""
@@ -192,8 +187,7 @@ class Event:
     """
 
     _time: float | None = None
-    _capture: capturing.Capture | None = None  # the one that recorded it last,
-    _seen: Counter[int] | None = None  # and what the stream had seen then
+    _capture: capturing.Capture | None = None  # the one that recorded it last
 
     def __init__(
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
@@ -206,14 +200,11 @@ class Event:
         stream = stream or current_stream()
         capture = capturing.active if stream.is_capturing() else None
         if capture is not None and self._external:
-            capture.note("record_event", self._happen)
+            capture.note("record_event", lambda: self.record(stream))
             return
-        self._happen()
+        self._time = time.perf_counter()
         self._capture = capture
         self._seen = capture and capture.seen[stream.stream_id].copy()
-
-    def _happen(self) -> None:
-        self._time = time.perf_counter()
 
     def _refuse_if_captured(self, underway: capturing.Capture | None) -> None:
         """Raise if a capture that is not `underway` recorded this event last: on a GPU it does not exist then."""
@@ -234,10 +225,7 @@ class Event:
         elif self._time is not None and not self._external and stream.is_capturing():
             capturing.active.refuse("CUDA error: dependency created on uncaptured work in another stream")
 
-    def query(self) -> bool:
-        """Return True: work on the CPU is complete when its call returns."""
-        self.synchronize()
-        return True
+    query = Stream.query
 
     def synchronize(self) -> None:
         """Wait for the event.
@@ -372,9 +360,7 @@ class CUDAGraph:
         """The recording, in order. Only the stand-in has it."""
         return list(self._operations or [])
 
-    def capture_begin(
-        self, pool: Any = None, capture_error_mode: str = "global", check_input_liveness: bool = False
-    ) -> None:
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
         """Begin to record the current stream.
 
         Raises:
@@ -482,7 +468,6 @@ class CUDAGraph:
         if capturing.active is not None:
             raise RuntimeError("Cannot prepare for replay during capturing stage.")
         self._require_recording("replay")
-        modes = None
         with (
             torch.set_grad_enabled(torch.is_grad_enabled()),  # these two give back what the operations set
             torch.autocast("cpu", enabled=False),
@@ -490,13 +475,12 @@ class CUDAGraph:
             torch._C.DisableTorchFunction(),
             torch._C._AutoDispatchBelowADInplaceOrView(),
         ):
-            for operation in self._operations:
-                if operation._modes != modes:
-                    modes = operation._modes
-                    torch._C._set_grad_enabled(modes[0])
-                    torch.set_autocast_enabled("cpu", modes[1] is not None)
-                    torch.set_autocast_dtype("cpu", modes[1] or torch.bfloat16)
-                operation.run()
+            for (grad_enabled, dtype), operations in itertools.groupby(self._operations, lambda one: one._modes):
+                torch._C._set_grad_enabled(grad_enabled)
+                torch.set_autocast_enabled("cpu", dtype is not None)
+                torch.set_autocast_dtype("cpu", dtype or torch.bfloat16)
+                for operation in operations:
+                    operation.run()
 
     def reset(self) -> None:
         """Delete the recording and let go of its memory."""

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch._library.custom_ops import OPDEFS
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from .foresee import DEPENDS_ON_VALUES, Foreseen, predict
 
@@ -43,8 +43,14 @@ OTHER_SEED = (
 
 _aten = torch.ops.aten
 # They launch nothing, so that they leave no operation in a recording, whose memory stays alive anyway.
-_LAUNCH_NOTHING = {_aten.record_stream, _aten.empty, _aten.empty_like, _aten.empty_strided}
-_LAUNCH_NOTHING |= {_aten.new_empty, _aten.new_empty_strided}
+_LAUNCH_NOTHING = {
+    _aten.record_stream,
+    _aten.empty,
+    _aten.empty_like,
+    _aten.empty_strided,
+    _aten.new_empty,
+    _aten.new_empty_strided,
+}
 # Their results share the argument's memory, which their schemas do not say.
 _UNDECLARED_VIEWS = {_aten._unsafe_view, _aten.unsafe_split, _aten.unsafe_split_with_sizes}
 _INDEX_WRITES = {_aten.index_put, _aten.index_put_, _aten._index_put_impl_, _aten._unsafe_index_put}
@@ -56,7 +62,7 @@ _READS = {_aten._linalg_check_errors.default, _aten._linalg_eigh.default, _aten.
 _READS |= {_aten.linalg_eigvals.default, _aten.linalg_lstsq.default}
 _READS |= {_aten.normal.Tensor_Tensor, _aten.normal.float_Tensor}
 _READING_GRADIENTS = {"ProdBackward0", "ProdBackward1", "CumprodBackward0"}
-# What copies to or from pageable host memory inside of the operation.
+# What copies to or from pageable host memory inside of the operation, unless its input is empty.
 _COPIES_INSIDE = {_aten._linalg_svd, _aten.linalg_pinv, _aten.linalg_matrix_exp, _aten.bincount, _aten._ctc_loss}
 # With a host operand of any size they copy it to the device; other operations take a single number.
 _COPIES_OPERANDS = {_aten.copy_, _aten.index, _aten.where, *_INDEX_WRITES}
@@ -113,15 +119,13 @@ def _out_variant(func: Any) -> tuple[Any, str] | None:
 
     Only pointwise operations and products: others may resize what they are given (`binary_cross_entropy` does).
     """
-    schema, packet = func._schema, func.overloadpacket
-    plain = torch.Tag.pointwise in func.tags or packet in _PRODUCTS
-    if plain and [str(r.type) for r in schema.returns] == ["Tensor"]:
-        arguments = [(a.name, str(a.type)) for a in schema.arguments]
-        for overload in map(partial(getattr, packet), packet.overloads()):
-            outs = [a.name for a in overload._schema.arguments if a.is_out]
-            others = [(a.name, str(a.type)) for a in overload._schema.arguments if not a.is_out]
-            if len(outs) == 1 and others == arguments:
-                return overload, outs[0]
+    if torch.Tag.pointwise not in func.tags and func.overloadpacket not in _PRODUCTS:
+        return None
+    arguments = [(a.name, str(a.type)) for a in func._schema.arguments]
+    for overload in (getattr(func.overloadpacket, name) for name in func.overloadpacket.overloads()):
+        outs = [a.name for a in overload._schema.arguments if a.is_out and str(a.type) == "Tensor"]
+        if len(outs) == 1 and [(a.name, str(a.type)) for a in overload._schema.arguments if not a.is_out] == arguments:
+            return overload, outs[0]
     return None
 
 
@@ -195,11 +199,11 @@ class Capture:
             )
         raise torch.AcceleratorError(message if first else PREVIOUS_ERROR)
 
-    def note(self, name: str, call: Callable[[], Any], **details: Any) -> None:
+    def note(self, name: str, call: Callable[[], Any], *details: Any) -> None:
         """Record `call` on the current stream; `details` are the other fields of :class:`Operation`."""
         stream_id, _ = self.streams()
         self.seen[stream_id][stream_id] += 1
-        self.operations.append(Operation(name, list(self.seen).index(stream_id), call, **details))
+        self.operations.append(Operation(name, list(self.seen).index(stream_id), call, *details))
 
     # --- the methods of `Generator` -------------------------------------------------------------------------------
 
@@ -293,9 +297,8 @@ class Capture:
         node = torch._C._current_autograd_node()
         if func in _READS or (node is not None and node.name() in _READING_GRADIENTS):
             self.refuse()
-        range_of_data = func.overloadpacket is _aten.histc and (args[2:4] or (0, 0)) == (0, 0)
-        svd_of_nothing = func.overloadpacket is _aten._linalg_svd and args[0].numel() == 0
-        if range_of_data or (func.overloadpacket in _COPIES_INSIDE and not svd_of_nothing):
+        reads_range = func.overloadpacket is _aten.histc and not any(args[2:4])  # from the data
+        if (func.overloadpacket in _COPIES_INSIDE or reads_range) and args[0].numel() > 0:
             raise RuntimeError(PAGEABLE)
         drawn_from = {value._cdata for value in (*args, *kwargs.values()) if isinstance(value, torch.Generator)}
         if drawn_from - self.generators:
@@ -328,42 +331,28 @@ class Capture:
         named = dict(zip((a.name for a in schema.arguments), args, strict=False)) | kwargs
         mutated = [a for a in schema.arguments if a.alias_info and a.alias_info.is_write and a.name in named]
         written = {frozenset(a.alias_info.before_set): named[a.name] for a in mutated}
-        fresh: list[Tensor | None] = []  # a replay copies its results there
-
-        def allocate(value: Any) -> Any:
-            result = value.allocate() if isinstance(value, Foreseen) else value
-            # An alias: `x.data = ...` on the result must not reach the recording.
-            fresh.append(result.detach() if isinstance(value, Foreseen) else None)
-            return result
-
-        def result_of(declared: Any, value: Any) -> Any:
-            if declared.alias_info is None:
-                return tree_map(allocate, value)
-            fresh.append(None)
-            mine = written[frozenset(declared.alias_info.before_set)]
-            if isinstance(value, Foreseen) and isinstance(mine, Tensor) and mine.shape != value.size:
-                mine.resize_(value.size)  # `out=` of another size gets the result's, as in eager
-            return mine
-
-        values = [predicted] if len(schema.returns) == 1 else predicted or [None] * len(schema.returns)
-        result = tuple(result_of(r, v) for r, v in zip(schema.returns, values, strict=True))
+        if schema.returns and schema.returns[0].alias_info:  # no operation returns both arguments and new tensors
+            results = [written[frozenset(r.alias_info.before_set)] for r in schema.returns]
+            for mine, value in zip(results, tree_leaves(predicted), strict=False):
+                if isinstance(value, Foreseen) and mine.shape != value.size:
+                    mine.resize_(value.size)  # `out=` of another size gets the result's, as in eager
+            result, fresh = results[0] if len(results) == 1 else tuple(results), []
+        else:
+            result = tree_map_only(Foreseen, Foreseen.allocate, predicted)
+            # Aliases: `x.data = ...` on a result must not reach the recording.
+            fresh = [t.detach() if isinstance(t, Tensor) else None for t in tree_leaves(result)]
         made = [t for t in fresh if t is not None]
         allocated.update(t.untyped_storage() for t in made)
-        if func.overloadpacket not in _LAUNCH_NOTHING:
-            args, kwargs = tree_map_only(Tensor, self._held, (args, kwargs))
-            call = partial(func._op, *args, **kwargs)
-            if made and (variant := _out_variant(func)):  # faster than to make a result and to copy it
-                call, fresh = partial(variant[0]._op, *args, **kwargs, **{variant[1]: made[0]}), []
-            self.note(
-                str(func),
-                call,
-                inputs=self._numbers((args, kwargs)),
-                outputs=self._numbers((made, list(written.values()))),
-                shape=tuple(made[0].shape) if made else None,
-                _results=fresh if made else (),
-                _modes=(torch.is_grad_enabled(), autocast),
-            )
-        return result if len(result) > 1 else next(iter(result), None)
+        if func.overloadpacket in _LAUNCH_NOTHING:
+            return result
+        args, kwargs = tree_map_only(Tensor, self._held, (args, kwargs))
+        call = partial(func._op, *args, **kwargs)
+        if made and (variant := _out_variant(func)):  # faster than to make a result and to copy it
+            call, fresh = partial(variant[0]._op, *args, **kwargs, **{variant[1]: made[0]}), []
+        inputs, outputs = self._numbers((args, kwargs)), self._numbers((made, list(written.values())))
+        shape, modes = tuple(made[0].shape) if made else None, (torch.is_grad_enabled(), autocast)
+        self.note(str(func), call, inputs, outputs, shape, fresh if made else [], modes)
+        return result
 
     def _held(self, tensor: Tensor) -> Tensor:
         """Return what a replay reads of an argument: its memory, or a copy where it is baked in."""
@@ -411,8 +400,6 @@ class HostReads(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs, capture = kwargs or {}, active
-        if capture is None:
-            return func(*args, **kwargs)
         name, device = getattr(func, "__name__", ""), kwargs.get("device")
         host = not (args and isinstance(args[0], Tensor)) or capture.is_host(args[0])
         if name in _READ_ON_HOST and not host:
@@ -425,7 +412,8 @@ class HostReads(TorchFunctionMode):
             raise RuntimeError(PAGEABLE)
         makes_host = device is None and torch.utils._device.CURRENT_DEVICE is None and func in _FACTORIES
         one_hot = name == "one_hot" and (*args[1:], kwargs.get("num_classes", -1))[0] > 0
-        autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+        # `pinverse` casts its argument, and calls `linalg_pinv`, which by itself does not.
+        autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") and name != "pinverse" else None
         before, capture.calling = capture.calling, (makes_host, one_hot or name in _CHECKED_ON_A_CPU, autocast)
         try:
             if func is Tensor.backward:  # Python runs below it, which is to be seen as well

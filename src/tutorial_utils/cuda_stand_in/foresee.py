@@ -19,7 +19,8 @@ DEPENDS_ON_VALUES = (fake_tensor.DataDependentOutputException, fake_tensor.Dynam
 """What :func:`predict` raises where the result depends on values."""
 
 # The size of its workspace is known to oneDNN alone: FakeTensor predicts an empty one.
-_METADATA_BY_RUNNING = {torch.ops.aten.mkldnn_rnn_layer.default}
+# `bincount` comes here for an empty input alone, whose size of the result does not depend on values.
+_METADATA_BY_RUNNING = {torch.ops.aten.mkldnn_rnn_layer.default, torch.ops.aten.bincount.default}
 _TAGS_OF_THOSE = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 _HALF = {torch.bfloat16, torch.float16}
 
