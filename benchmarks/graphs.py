@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
+from itertools import cycle
 from statistics import median
 from typing import Any, ClassVar
 
@@ -83,20 +84,20 @@ class Graphs:
         return found
 
     def cases(self) -> list[Case]:
-        forms, captured_forms = (EAGER, GRAPH, COMPILED_GRAPH), (GRAPH, COMPILED_GRAPH)
-        cases = [self.of_form(step, f"step_{form}", form) for form in (EAGER, REDUCE_OVERHEAD)]
+        forms, captured_forms, sizes = (EAGER, GRAPH, COMPILED_GRAPH), (GRAPH, COMPILED_GRAPH), self.plan.batch_sizes
+        cases = [self.of_form(step, f"step_{EAGER}", EAGER)]
         cases += [self.of_form(step, f"step_{form}_fused", form, fused=True) for form in forms]
         cases += [self.of_form(step, f"step_{form}_copies", form, copies=True) for form in captured_forms]
         cases += [self.of_form(step, f"step_{form}_item", form, item=True) for form in (EAGER, GRAPH)]
         cases += [self.of_form(epochs, f"epochs_{EAGER}", EAGER)]
-        for measure in (step, epochs):
-            name, tf32 = measure.__name__, partial(in_tf32, measure)
-            cases += [self.on_gpu(in_processes, f"{name}_{form}", measure, form) for form in captured_forms]
-            cases += [self.on_gpu(in_processes, f"{name}_{COMPILED_GRAPH}_tf32", tf32, COMPILED_GRAPH)]
+        cases += [self.on_gpu(in_processes, form, step_and_epochs, form) for form in captured_forms]
+        tf32 = partial(in_tf32, step_and_epochs)
+        cases += [self.on_gpu(in_processes, f"{COMPILED_GRAPH}_tf32", tf32, COMPILED_GRAPH)]
         cases += [self.on_gpu(capture, "capture")]
         cases += [self.on_gpu(kernels, f"kernels_{form}", form) for form in (*forms, REDUCE_OVERHEAD)]
         cases += [self.on_gpu(kernels, f"kernels_{form}_8192", form, 8192) for form in (EAGER, GRAPH)]
-        cases += [self.on_gpu(batch_size, f"batch_{size}", size) for size in self.plan.batch_sizes]
+        cases += [self.on_gpu(batch_size, f"batch_{size}", size) for size in sizes]
+        cases += [self.on_gpu(prefetching, f"prefetching_{size}", size) for size in (BATCH, 4096) if size in sizes]
         cases += [self.on_gpu(first, function.__name__, function) for function in (first_iterations, first_calls)]
         return [*cases, self.on_gpu(compilation, "compilation")]
 
@@ -359,6 +360,11 @@ def step(
     }
 
 
+def step_and_epochs(name: str, plan: Plan, form: str) -> Measurements:
+    """In one process, since most of the time goes into starting it, and into compilation."""
+    return step(f"step_{name}", plan, form) | epochs(f"epochs_{name}", plan, form)
+
+
 def epochs(name: str, plan: Plan, form: str) -> Measurements:
     """s of all epochs, each run from new parameters, the data on the device.
 
@@ -406,7 +412,7 @@ def batch_size(name: str, plan: Plan, batch: int) -> Measurements:
 
     ``eager`` and ``graph``: µs per step of those sequences, the graph's with the copies of its batch.
     """
-    eager, graph, steps = prepared(EAGER, batch), prepared(GRAPH, batch), max(5, plan.steps // 3)
+    eager, graph, steps = prepared(EAGER, batch), prepared(GRAPH, batch), steps_of(plan, batch)
     replay = partial(graph.step_on, graph.images.clone(), graph.labels.clone())
     pairs = after_warm_up(lambda: (step_us(eager.step, steps), step_us(replay, steps)), plan.samples)
     eager_us, graph_us = zip(*pairs, strict=True)
@@ -414,6 +420,48 @@ def batch_size(name: str, plan: Plan, batch: int) -> Measurements:
         name: Measurement([slow / fast for slow, fast in pairs], "x", name, {"batch": batch}),
         f"{name}/eager": Measurement(eager_us, "µs", name, eager.settings(steps_per_sample=steps)),
         f"{name}/graph": Measurement(graph_us, "µs", name, graph.settings(steps_per_sample=steps, copies=True)),
+    }
+
+
+def steps_of(plan: Plan, batch: int) -> int:
+    """Return the steps of a sequence; a large batch needs fewer."""
+    return max(5, min(plan.steps // 3, 2**16 // batch))
+
+
+def prefetching(name: str, plan: Plan, batch: int) -> Measurements:
+    """Copies of pinned batches between the replays, over copies during the replays; one ratio per pair.
+
+    ``between`` and ``during``: µs per step of those sequences. The batches lie in the host's memory, ready and pinned;
+    ``during`` copies the next one on a second stream, into a second pair of buffers.
+    """
+    graph, steps, copies = prepared(GRAPH, batch), steps_of(plan, batch), torch.cuda.Stream()
+    pinned = [[tensor.cpu().pin_memory() for tensor in (graph.images, graph.labels)] for _ in range(4)]
+    coming = [tensor.clone() for tensor in (graph.images, graph.labels)]
+    host_batches = cycle(pinned)
+
+    def between() -> None:
+        graph.images.copy_((host := next(host_batches))[0], non_blocking=True)
+        graph.labels.copy_(host[1], non_blocking=True)
+        graph.step()
+
+    def during() -> None:
+        torch.cuda.current_stream().wait_stream(copies)
+        graph.images.copy_(coming[0])
+        graph.labels.copy_(coming[1])
+        taken_out = torch.cuda.current_stream().record_event()
+        graph.step()
+        copies.wait_event(taken_out)
+        with torch.cuda.stream(copies):
+            for target, source in zip(coming, next(host_batches), strict=True):
+                target.copy_(source, non_blocking=True)
+
+    pairs = after_warm_up(lambda: (step_us(between, steps), step_us(during, steps)), plan.samples)
+    between_us, during_us = zip(*pairs, strict=True)
+    settings = graph.settings(steps_per_sample=steps, host_batches=f"{len(pinned)}, pinned")
+    return {
+        name: Measurement([slow / fast for slow, fast in pairs], "x", name, {"batch": batch}),
+        f"{name}/between": Measurement(between_us, "µs", name, settings),
+        f"{name}/during": Measurement(during_us, "µs", name, settings),
     }
 
 
@@ -484,9 +532,11 @@ def split_into_steps(spans: list[Span], steps: int) -> list[list[Span]]:
     """Return the spans of each step. RuntimeError where a step has not the same kernels as the others."""
     count, rest = divmod(len(spans), steps)
     each = [spans[index * count : (index + 1) * count] for index in range(steps)]
-    orders = {tuple(span.name for span in of_step) for of_step in each}
-    if rest or not count or len(orders) > 1:
-        raise RuntimeError(f"the profiler saw {len(spans)} kernels in {steps} steps: not the same in each")
+    names = [Counter(span.name for span in of_step) for of_step in each]  # those on two streams may change places
+    other = next((of_step for of_step in names if of_step != names[0]), Counter())
+    if rest or not count or other:
+        seen = f"the profiler saw {len(spans)} kernels in {steps} steps: not the same in each"
+        raise RuntimeError(f"{seen}; {dict(names[0] - other)} or {dict(other - names[0])}")
     return each
 
 

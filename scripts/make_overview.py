@@ -8,7 +8,7 @@ from tutorial_utils import plots, results
 
 FORMS = {
     "eager PyTorch": "step_eager",
-    "torch.compile, reduce-overhead": "step_reduce_overhead",
+    "torch.compile, reduce-overhead": "kernels_reduce_overhead/without_profiler",
     "one CUDA graph of the whole step": "step_graph",
     "torch.compile, then one CUDA graph": "step_compile_and_capture",
 }

@@ -312,7 +312,7 @@ def test_kernels_are_those_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None
     assert measured.facts["launches_per_step"] == {"cudaGraphLaunch": 1}
     assert measured.facts["share_of_step"] == 0.8 and measured.facts["kernels_per_step"] == 2
     assert [(kernel["name"], kernel["start_us"]) for kernel in measured.facts["kernels"]] == [("a", 0.0), ("b", 10.0)]
-    for wrong in ("aba", "abba", ""):
+    for wrong in ("aba", "abbb", ""):
         with pytest.raises(RuntimeError, match=f"{len(wrong)} kernels in 2 steps: not the same in each"):
             graphs.split_into_steps(spans(wrong), 2)
 
@@ -440,6 +440,20 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     if not has_gpu:
         for name in ("CUDAGraph", "Stream", "current_stream", "default_stream", "graph", "set_stream", "stream"):
             monkeypatch.setattr(torch.cuda, name, getattr(cuda_stand_in, name))
+
+
+def test_prefetching_is_measured_against_copies_between_the_replays(
+    stand_in: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_gpu:
+        monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+    measured = graphs.prefetching("prefetching", graphs.QUICK, 16)
+    assert {name: measurement.unit for name, measurement in measured.items()} == {
+        "prefetching": "x",
+        "prefetching/between": "µs",
+        "prefetching/during": "µs",
+    }
+    assert all(value > 0 for measurement in measured.values() for value in measurement.values)
 
 
 @pytest.mark.parametrize("fused", [False, True])
