@@ -109,7 +109,6 @@ class Graphs:
 
     def derive(self, results: Results) -> dict[str, Any]:
         return {
-            "crossover_batch": crossover_batch(results),
             "break_even_graph": break_even(results, GRAPH, ["capture"]),
             "break_even_compile_and_capture": break_even(results, COMPILED_GRAPH, ["capture", "compilation"]),
         }
@@ -121,16 +120,6 @@ def part(quick: bool) -> Graphs:
 
 
 # What follows from the medians
-
-
-def crossover_batch(results: Results) -> int | None:
-    """Return the smallest batch size from which on a graph gains less than 10%, if there is one among those tried."""
-    sizes = results.settings["plan"]["batch_sizes"]
-    if any(f"batch_{size}" not in results for size in sizes):
-        return None
-    gains = {size: results[f"batch_{size}"].median for size in sizes}
-    pointless = [size for size in sizes if all(gains[larger] < 1.1 for larger in sizes if larger >= size)]
-    return min(pointless, default=None)
 
 
 def break_even(results: Results, form: str, costs: list[str]) -> int | None:

@@ -359,32 +359,22 @@ MEDIANS = {
     "step_compile_and_capture": (100.0, "µs"),
     "capture": (50.0, "ms"),
     "compilation": (20.0, "s"),
-    "batch_16": (14.0, "x"),
-    "batch_64": (1.05, "x"),
-    "batch_256": (1.0, "x"),
 }
 
 
 @pytest.mark.parametrize(
-    ("changed", "crossover", "graph", "compiled"),
+    ("changed", "graph", "compiled"),
     [
-        ({}, 64, 36, 10560),
-        ({"batch_256": (1.2, "x")}, None, 36, 10560),
-        ({"batch_16": (1.0, "x")}, 16, 36, 10560),
-        ({"batch_16": None}, None, 36, 10560),
-        ({"compilation": None}, 64, 36, None),
-        ({"capture": None}, 64, None, None),
-        ({"step_graph": (2000.0, "µs")}, 64, None, 10560),
+        ({}, 36, 10560),
+        ({"compilation": None}, 36, None),
+        ({"capture": None}, None, None),
+        ({"step_graph": (2000.0, "µs")}, None, 10560),
     ],
 )
-def test_derived_of_graphs(changed: dict[str, Any], crossover: Any, graph: Any, compiled: Any) -> None:
+def test_derived_of_graphs(changed: dict[str, Any], graph: Any, compiled: Any) -> None:
     there = {name: Measurement([m[0]], m[1]) for name, m in (MEDIANS | changed).items() if m}
-    derived = graphs.part(True).derive(stored(there, plan={"batch_sizes": [16, 64, 256]}, warm_up=7))
-    assert derived == {
-        "crossover_batch": crossover,
-        "break_even_graph": graph,
-        "break_even_compile_and_capture": compiled,
-    }
+    derived = graphs.part(True).derive(stored(there, warm_up=7))
+    assert derived == {"break_even_graph": graph, "break_even_compile_and_capture": compiled}
 
 
 def forked(problem: str, intra_op: int, inter_op: int, *values: float) -> dict[str, Measurement]:
