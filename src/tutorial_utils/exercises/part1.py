@@ -116,10 +116,17 @@ def check_02_2(update: Callable[[Tensor, Tensor], Any]) -> None:
         require(not reads.count, "the host read a value, which no captured step may.", "Compute with the tensors.")
 
 
-@check("02.3", "These write into the captured memory; a view shares it. The others leave it as it was.")
-def check_02_3(seen: set[str]) -> None:
-    """The lines that a replay sees."""
-    letters(seen, "bdf", "Ask of each line: does it write into the memory that the graph knows, or take another?")
+@check("02.3", "Both lines write in place now, so that every replay sees its batch and its scale.")
+def check_02_3(run: Callable[..., list[Tensor]]) -> None:
+    """Two batches, so that a name that has moved misses the second one."""
+    x, scale, y = torch.zeros(3), torch.tensor(8.0), torch.zeros(3)
+    memory = x.detach(), scale.detach()
+    graph = SimpleNamespace(replay=lambda: y.copy_(memory[0] * memory[1]))
+    kept = result(run, graph, x, scale, y, [torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.0, 0.0, 6.0])])
+    require(type(kept) is list and len(kept) == 2, "it does not return a list with a result for each batch.", "")
+    hint = "Two lines move a name away from the memory that the graph reads. Which? Write in place there."
+    equal(kept[0], torch.tensor([-4.0, 0.0, 4.0]), "`y` after the first batch", hint)
+    equal(kept[1], torch.tensor([-4.0, -4.0, 8.0]), "`y` after the second batch", hint)
 
 
 @check("03.1", "Net and optimizer go on as if nothing had been run, and no tensor has moved.")
