@@ -56,7 +56,7 @@ torch.cuda.current_stream().wait_stream(stream)
 # 3. Capture one step. The gradients are None: a replay then writes them.
 optimizer.zero_grad()
 graph = torch.cuda.CUDAGraph()
-with torch.cuda.graph(graph):
+with torch.cuda.graph(graph, stream=stream):
     static_loss = training_step()
 
 # 4. Undo the warm-up in place: the graph knows these tensors by their addresses.
