@@ -111,9 +111,9 @@ def test_a_stored_measurement_is_one_with_label_settings_and_facts() -> None:
     graphs = load("graphs")
     step = graphs["step_graph"]
     assert (step.label, step.unit, len(step.values), step.settings["form"]) == ("step_graph", "µs", 3, "graph")
-    assert len(graphs["epochs_graph"].facts["accuracy"]) == 3
+    assert len(graphs["epochs_graph"].facts["samples"]) == 3
     assert len(graphs) == len(list(graphs)) > 50
-    assert graphs.source_line() == "NVIDIA H200, PyTorch 2.11.0, CUDA 13.0, 2026-11-30"
+    assert graphs.source_line() == "NVIDIA H200, PyTorch 2.11.0, CUDA 13.0, 2026-12-01"
     assert load("forks").source_line() == "Intel(R) Xeon(R) Processor, PyTorch 2.11.0, 16 CPU cores, 2026-11-30"
 
 
