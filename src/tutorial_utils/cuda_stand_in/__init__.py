@@ -27,6 +27,7 @@ What no mode can see on a CPU, and what therefore passes here although a GPU ref
 * other threads are not part of a capture and do not break it: `capture_error_mode` has no effect;
 * code of `torch.compile` runs uncompiled in a capture;
 * memory of a capture is kept until `reset` and never reused: sharing a pool saves nothing here;
+* a graph keeps alive what it reads: a static buffer that nobody holds any more goes on working here alone;
 * an own generator is to be registered before the capture, as on 2.11; 2.14 does it by itself;
 * not recorded, and refused by name: sparse tensors, control flow, scripted forks, `pack_padded_sequence`;
 * gradients of `max()`, `min()` and `median()` are computed the GPU's way: a zero may change its sign;
