@@ -228,7 +228,7 @@ def multiply_adds(steps, batch, size, models, *, factor=16):
     return factor * steps * batch * size**2 * models
 
 
-# --- 22.2: both directions as tasks
+# --- 22.2: forks that do not help
 
 
 class BothForked(BidirectionalLSTM):
@@ -244,8 +244,49 @@ class BackwardFirst(BidirectionalLSTM):
         return torch.cat([torch.jit.wait(futures[1]), torch.jit.wait(futures[0])], dim=2)
 
 
-class StubOfBoth(BidirectionalLSTM):
-    """Two tasks."""
+class ForkedInAList(BidirectionalLSTM):
+    def forward(self, x: Tensor) -> Tensor:
+        futures = [torch.jit.fork(self.run_forward, x)]
+        backwards = self.run_backward(x)
+        return torch.cat([torch.jit.wait(future) for future in futures] + [backwards], dim=2)
+
+
+class ForksTheFlips(BidirectionalLSTM):
+    """The notebook's own: both LSTMs run in the caller."""
+
+    def turn(self, x: Tensor) -> Tensor:
+        return torch.flip(x, dims=[0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        turned = torch.jit.fork(self.turn, x)
+        left, _ = self.forward_lstm(x)
+        right, _ = self.backward_lstm(torch.jit.wait(turned))
+        back = torch.jit.fork(self.turn, right)
+        return torch.cat([left, torch.jit.wait(back)], dim=2)
+
+
+class ForksTooLate(BidirectionalLSTM):
+    def forward(self, x: Tensor) -> Tensor:
+        backwards = self.run_backward(x)
+        return torch.cat([torch.jit.wait(torch.jit.fork(self.run_forward, x)), backwards], dim=2)
+
+
+class WaitsTooSoon(BidirectionalLSTM):
+    def forward(self, x: Tensor) -> Tensor:
+        forwards = torch.jit.wait(torch.jit.fork(self.run_forward, x))
+        return torch.cat([forwards, self.run_backward(x)], dim=2)
+
+
+class NotFlippedBack(BidirectionalLSTM):
+    def forward(self, x: Tensor) -> Tensor:
+        future = torch.jit.fork(self.run_forward, x)
+        backwards, _ = self.backward_lstm(torch.flip(x, dims=[0]))
+        return torch.cat([torch.jit.wait(future), backwards], dim=2)
+
+
+class HasALambda(BidirectionalLSTM):
+    def forward(self, x: Tensor) -> Tensor:
+        return (lambda y: y)(super().forward(x))
 
 
 class WaitsInBetween(BidirectionalLSTM):
@@ -258,15 +299,6 @@ class SwappedHalves(BidirectionalLSTM):
     def forward(self, x: Tensor) -> Tensor:
         forwards, backwards = torch.jit.fork(self.run_forward, x), torch.jit.fork(self.run_backward, x)
         return torch.cat([torch.jit.wait(backwards), torch.jit.wait(forwards)], dim=2)
-
-
-class ForkedTwice(BidirectionalLSTM):
-    """Two tasks for one direction, and the other in the caller."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        forwards, unused = torch.jit.fork(self.run_forward, x), torch.jit.fork(self.run_forward, x)
-        backwards = self.run_backward(x) + 0 * torch.jit.wait(unused)
-        return torch.cat([torch.jit.wait(forwards), backwards], dim=2)
 
 
 class NoSuchMethod(BidirectionalLSTM):
@@ -386,6 +418,13 @@ class LargestWithAfterthought(LSTMEnsemble):
         again = torch.jit.wait(torch.jit.fork(self.models[0], x))
         others = torch.stack([torch.jit.wait(future) for future in futures[1:]]).amax(dim=0)
         return torch.maximum(torch.maximum(first, again), others)
+
+
+class LargestWithOneInTheCaller(LSTMEnsemble):
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = torch.jit.fork(self.models[0], x), torch.jit.fork(self.models[1], x)
+        third = self.models[2](x)
+        return torch.maximum(torch.maximum(torch.jit.wait(first), torch.jit.wait(second)), third)
 
 
 class LargestWithoutTasks(LSTMEnsemble):
@@ -509,6 +548,8 @@ RIGHT = [
     ("22.1", "db"),
     ("22.2", BothForked),
     ("22.2", BackwardFirst),
+    ("22.2", ForkedBidirectionalLSTM),
+    ("22.2", ForkedInAList),
     ("23.1", overlap),
     ("23.2", lambda trace: 2 * busy_us(trace) - work_us(trace)),
     ("23.2", lambda trace: busy_us(trace) * (2 - trace.busy_lanes())),
@@ -598,13 +639,16 @@ WRONG = {
     ],
     "22.1": [*LETTERS, ({"b"}, "1 of the letters is"), ({"b", "c", "d"}, "1 of the letters is"), ("a", "3 of the")],
     "22.2": [
-        (StubOfBoth, "no tasks started before the first wait"),
+        (ForksTheFlips, "one LSTM at a time is under way"),
+        (BidirectionalLSTM, "one LSTM at a time is under way"),
+        (WaitsTooSoon, "one LSTM at a time is under way"),
+        (ForksTooLate, "one LSTM at a time is under way"),
+        (WaitsInBetween, "one LSTM at a time is under way"),
+        (SwappedHalves, "the output is wrong"),
+        (NotFlippedBack, "the output is wrong"),
+        (HasALambda, "Python runs the answer, TorchScript does not"),
         (raises, "the answer is not a class"),
         (NoSuchMethod, "raised AttributeError in the line `return torch.jit.wait("),
-        (ForkedBidirectionalLSTM, "1 task started before the first wait"),
-        (WaitsInBetween, "1 task started before the first wait"),
-        (SwappedHalves, "the output is wrong"),
-        (ForkedTwice, "an LSTM runs in the caller"),
         (BothForked(8), "Pass the class itself"),
         (NoSubclass, "Make it a subclass of BidirectionalLSTM"),
     ],
@@ -630,6 +674,7 @@ WRONG = {
         (NoSubclass, "raised TypeError"),
         (LargestWaitsInLoop, "1 task started before the first wait"),
         (LargestWithAfterthought, "3 tasks started before the first wait; all should"),
+        (LargestWithOneInTheCaller, "an LSTM runs in the caller"),
         (
             LargestUntyped,
             "list of tensors.\n  Hint: Annotate",
