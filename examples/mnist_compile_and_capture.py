@@ -1,6 +1,7 @@
 """Train on MNIST: torch.compile fuses the operations, a CUDA graph launches them."""
 
 import argparse
+import copy
 import sys
 import time
 
@@ -46,7 +47,7 @@ def training_step():
 
 
 # 1. Warm up on a side stream: compilation happens here, since it cannot in a capture.
-saved = [parameter.detach().clone() for parameter in net.parameters()]
+weights, generator = copy.deepcopy(net.state_dict()), torch.cuda.get_rng_state()
 stream = torch.cuda.Stream()
 stream.wait_stream(torch.cuda.current_stream())
 with torch.cuda.stream(stream):
@@ -58,12 +59,14 @@ torch.cuda.current_stream().wait_stream(stream)
 # 2. Capture one step of the compiled code.
 optimizer.zero_grad()
 graph = torch.cuda.CUDAGraph()
-with torch.cuda.graph(graph):
+with torch.cuda.graph(graph, stream=stream):
     static_loss = training_step()
 # 3. Undo the warm-up in place.
-for parameter, value in zip(net.parameters(), saved, strict=True):
-    parameter.data.copy_(value)
-    optimizer.state[parameter]["momentum_buffer"].zero_()
+net.load_state_dict(weights)
+for state in optimizer.state.values():
+    for tensor in filter(torch.is_tensor, state.values()):
+        tensor.zero_()
+torch.cuda.set_rng_state(generator)
 
 # 4. Train: fill the buffers, replay.
 start, full = time.perf_counter(), len(train_images) // args.batch * args.batch

@@ -1,6 +1,7 @@
 """Train a digit classifier on MNIST by replaying a CUDA graph of the training step."""
 
 import argparse
+import copy
 import sys
 import time
 
@@ -43,8 +44,8 @@ def training_step():
     return loss.detach()
 
 
-# 2. Warm up on a side stream. This trains the net, so save its weights first.
-saved = [parameter.detach().clone() for parameter in net.parameters()]
+# 2. Warm up on a side stream. This trains the net, so save it first.
+weights, generator = copy.deepcopy(net.state_dict()), torch.cuda.get_rng_state()
 stream = torch.cuda.Stream()
 stream.wait_stream(torch.cuda.current_stream())
 with torch.cuda.stream(stream):
@@ -60,9 +61,11 @@ with torch.cuda.graph(graph, stream=stream):
     static_loss = training_step()
 
 # 4. Undo the warm-up in place: the graph knows these tensors by their addresses.
-for parameter, value in zip(net.parameters(), saved, strict=True):
-    parameter.data.copy_(value)
-    optimizer.state[parameter]["momentum_buffer"].zero_()
+net.load_state_dict(weights)
+for state in optimizer.state.values():
+    for tensor in filter(torch.is_tensor, state.values()):
+        tensor.zero_()
+torch.cuda.set_rng_state(generator)
 
 # 5. Train: fill the buffers, replay. A short last batch does not fit, and is left out.
 start, full = time.perf_counter(), len(train_images) // args.batch * args.batch
