@@ -315,6 +315,18 @@ class NoSubclass(nn.Module):
 # --- 23: the timeline
 
 
+def diagnose(plain, forked):
+    if len({span.lane for span in forked.spans}) == 1:
+        return "one thread"
+    if forked.most_at_once(forked.spans) == 1:
+        return "never together"
+    return "taking turns" if forked.duration_us >= plain.duration_us else "parallel"
+
+
+def diagnose_by_overlap(plain, forked):
+    return "parallel" if forked.busy_lanes() > 1 else diagnose(plain, forked)
+
+
 def overlap(intervals):
     intervals.sort()  # in place: the check's own list must not suffer
     work, any_busy, reached = 0.0, 0.0, -math.inf
@@ -553,6 +565,7 @@ RIGHT = [
     ("23.1", overlap),
     ("23.2", lambda trace: 2 * busy_us(trace) - work_us(trace)),
     ("23.2", lambda trace: busy_us(trace) * (2 - trace.busy_lanes())),
+    ("23.3", diagnose),
     ("24.1", LargestEnsemble),
     ("24.2", lambda tasks, threads: tasks / math.ceil(tasks / threads)),
     ("25.1", threads_for),
@@ -667,6 +680,13 @@ WRONG = {
         (lambda trace: work_us(trace) - busy_us(trace), "is 50.0, which is not right"),
         (lambda trace: 2 * trace.duration_us - work_us(trace), "for (0, 100) and (400, 500)"),
         (work_us, "counts the time in which two threads are busy twice"),
+    ],
+    "23.3": [
+        (stub, "`stub` returns nothing yet"),
+        (raises, "raised KeyError"),
+        (lambda plain, forked: "one thread", "is 'one thread', which is not right"),
+        (lambda plain, forked: diagnose(forked, plain), "for the bars ('a', 0, 100) and ('b', 100, 200)"),
+        (diagnose_by_overlap, "for the bars ('a', 0, 200) and ('b', 5, 205)"),
     ],
     "24.1": [
         (StubOfLargest, "no tasks started before the first wait"),

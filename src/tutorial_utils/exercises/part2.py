@@ -194,6 +194,24 @@ def check_23_2(alone_us: Callable[[Timeline], float]) -> None:
         equal(result(alone_us, Timeline(spans, ["a", "b"])), expected, f"for {a} and {b}, alone_us(trace)", hint, 1e-6)
 
 
+@check("23.3", "Threads first, then the same moment, then what it gains.")
+def check_23_3(diagnose: Callable[[Timeline, Timeline], str]) -> None:
+    hint = "Ask in the order of the list: how many lanes hold bars, how many bars at once, and which call is shorter?"
+
+    def recorded(*bars: tuple[str, float, float]) -> Timeline:
+        return Timeline([Span("lstm", lane, start, end - start, "operator") for lane, start, end in bars], ["a", "b"])
+
+    plain = recorded(("a", 0, 100), ("a", 100, 200))
+    for second, end, expected in (
+        (("a", 100, 200), 100, "one thread"),
+        (("b", 100, 200), 100, "never together"),
+        (("b", 5, 205), 200, "taking turns"),
+        (("b", 10, 120), 110, "parallel"),
+    ):
+        value = result(diagnose, plain, recorded(("a", 0, end), second))
+        equal(value, expected, f"for the bars {('a', 0, end)} and {second}, diagnose(...)", hint)
+
+
 @check("24.1", "All models are tasks before anything waits, and a maximum is exact in any order.")
 def check_24_1(answer: type[nn.Module]) -> None:
     hint = "Fork in one loop, each future into a typed list; wait in a second, and begin with the first output."
