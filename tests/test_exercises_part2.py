@@ -767,7 +767,7 @@ def test_a_wrong_answer_is_told_what_is_wrong(capsys, number, answer, said):
 
 def test_every_check_has_right_and_wrong_answers():
     checks = {name[6:].replace("_", ".") for name in vars(part2) if name.startswith("check_2")}
-    assert checks == set(WRONG) == {number for number, _ in RIGHT} and len(checks) == 15
+    assert checks == set(WRONG) == {number for number, _ in RIGHT} and len(checks) >= 15
     assert min(map(len, WRONG.values())) >= 5
 
 
