@@ -1,4 +1,4 @@
-"""The checks of notebooks 20 to 26: right answers are correct, and the wrong ones that are likely get their hint."""
+"""The checks of notebooks 20 to 27: right answers are correct, and the wrong ones that are likely get their hint."""
 
 from __future__ import annotations
 
@@ -495,6 +495,11 @@ def rnn_of_the_inputs_size(x, w_ih, w_hh, b_ih, b_hh):
     return torch.tanh(x[0] @ w_ih.T + b_ih + torch.zeros_like(x[0]) @ w_hh.T + b_hh)
 
 
+# --- 27.1: a way for each workload
+
+CHOICE = {"A": "leave it", "B": "stack and graph", "C": "processes"}
+
+
 RIGHT = [
     ("20.1", norms_loop),
     ("20.1", norms_comprehension),
@@ -521,6 +526,7 @@ RIGHT = [
     ("26.1", run_directions),
     ("26.1", run_directions_as_completed),
     ("26.2", rnn),
+    ("27.1", CHOICE),
 ]
 
 
@@ -687,6 +693,17 @@ WRONG = {
         (rnn_last_state, "rnn(x, ...) is wrong"),
         (rnn_of_the_inputs_size, "raised RuntimeError"),
     ],
+    "27.1": [
+        (raises, "a workload has no way"),
+        (dict.fromkeys("ABC", ...), "no answer for a workload yet"),
+        (dict(zip("AB", CHOICE.values(), strict=False)), "a workload has no way"),
+        (CHOICE | {"B": "graph"}, "for B, 'graph' is not one of the ways.\n  Hint: The ways are leave it, batch"),
+        (CHOICE | {"A": "threads"}, "they are busy already"),
+        (CHOICE | {"A": "batch"}, "One request at a time"),
+        (CHOICE | {"B": "streams"}, "The GPU waits for the host's launches"),
+        (CHOICE | {"C": "threads"}, "needs Python's lock"),
+        (CHOICE | {"C": "export"}, "Follow the tree from its root"),
+    ],
 }
 
 
@@ -702,7 +719,7 @@ def test_a_wrong_answer_is_told_what_is_wrong(capsys, number, answer, said):
 
 def test_every_check_has_right_and_wrong_answers():
     checks = {name[6:].replace("_", ".") for name in vars(part2) if name.startswith("check_2")}
-    assert checks == set(WRONG) == {number for number, _ in RIGHT} and len(checks) == 15
+    assert checks == set(WRONG) == {number for number, _ in RIGHT} and len(checks) == 16
     assert min(map(len, WRONG.values())) >= 5
 
 
