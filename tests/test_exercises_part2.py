@@ -1,4 +1,4 @@
-"""The checks of notebooks 20 to 26: right answers are correct, and the wrong ones that are likely get their hint."""
+"""The checks of notebooks 20 to 27: right answers are correct, and the wrong ones that are likely get their hint."""
 
 from __future__ import annotations
 
@@ -546,6 +546,11 @@ def rnn_of_the_inputs_size(x, w_ih, w_hh, b_ih, b_hh):
     return torch.tanh(x[0] @ w_ih.T + b_ih + torch.zeros_like(x[0]) @ w_hh.T + b_hh)
 
 
+# --- 27.1: a way for each workload
+
+CHOICE = {"A": "leave it", "B": "stack and graph", "C": "processes"}
+
+
 RIGHT = [
     ("20.1", norms_loop),
     ("20.1", norms_comprehension),
@@ -575,6 +580,7 @@ RIGHT = [
     ("26.1", run_directions),
     ("26.1", run_directions_as_completed),
     ("26.2", rnn),
+    ("27.1", CHOICE),
 ]
 
 
@@ -751,6 +757,17 @@ WRONG = {
         (rnn_with_one_bias, "rnn(x, ...) is wrong"),
         (rnn_last_state, "rnn(x, ...) is wrong"),
         (rnn_of_the_inputs_size, "raised RuntimeError"),
+    ],
+    "27.1": [
+        (raises, "a workload has no way"),
+        (dict.fromkeys("ABC", ...), "no answer for a workload yet"),
+        (dict(zip("AB", CHOICE.values(), strict=False)), "a workload has no way"),
+        (CHOICE | {"B": "graph"}, "for B, 'graph' is not one of the ways.\n  Hint: The ways are leave it, batch"),
+        (CHOICE | {"A": "threads"}, "they are busy already"),
+        (CHOICE | {"A": "batch"}, "One request at a time"),
+        (CHOICE | {"B": "streams"}, "The GPU waits for the host's launches"),
+        (CHOICE | {"C": "threads"}, "needs Python's lock"),
+        (CHOICE | {"C": "export"}, "Follow the tree from its root"),
     ],
 }
 

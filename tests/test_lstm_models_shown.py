@@ -97,5 +97,6 @@ def body(source: str, function: str) -> list[str]:
 
 def test_the_lstm_by_hand_that_is_timed_is_the_one_that_is_shown() -> None:
     timed = body(Path(alternatives.__file__).read_text(encoding="utf-8"), "lstm")
-    shown = [lines for cell in NOTEBOOKS["26_after_torchscript.ipynb"] if (lines := body(cell, "lstm"))]
-    assert timed and shown == [timed]
+    cells = NOTEBOOKS["26_after_torchscript.ipynb"] + NOTEBOOKS["27_which_way.ipynb"]
+    shown = [lines for cell in cells if (lines := body(cell, "lstm"))]
+    assert timed and shown == [timed] * 2

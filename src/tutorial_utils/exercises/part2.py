@@ -293,3 +293,32 @@ def check_26_2(rnn: Callable[..., Tensor]) -> None:
     equal(result(rnn, x, *(weight[0] for weight in weights), hint=hint), right[0], "rnn(x, ...)", hint, 1e-5)
     together = call(torch.func.vmap(rnn, in_dims=(None, 0, 0, 0, 0)), x, *weights, hint=hint)
     equal(together, right, "rnn under vmap", hint, 1e-5)
+
+
+WAYS = ("leave it", "batch", "threads", "processes", "stack and graph", "streams", "export")
+TASKS_ON_FULL_CORES = "Nine times as fast with 16 cores: they are busy already, and tasks would only share them."
+LAUNCHES = "The GPU waits for the host's launches, 560 a call. Tasks leave as many to launch."
+LOCK = "Between two small operators a thread needs Python's lock, and the others wait."
+WHY_NOT = {
+    ("A", "threads"): TASKS_ON_FULL_CORES,
+    ("A", "processes"): TASKS_ON_FULL_CORES,
+    ("A", "batch"): "One request at a time: nothing is there to be batched, and waiting for it takes time.",
+    ("B", "streams"): LAUNCHES,
+    ("B", "threads"): LAUNCHES,
+    ("C", "threads"): LOCK,
+    ("C", "leave it"): "One core works, fifteen are idle.",
+    ("C", "stack and graph"): "There is no GPU, and the models are unlike.",
+}
+
+
+@check("27.1", "Busy cores are left alone, launches go into a graph, and Python gets processes.")
+def check_27_1(choice: dict[str, str]) -> None:
+    right = {"A": "leave it", "B": "stack and graph", "C": "processes"}
+    hint = f"The ways are {', '.join(WAYS)}."
+    require(isinstance(choice, dict) and right.keys() <= choice.keys(), "a workload has no way.", hint)
+    require(... not in choice.values(), "there is no answer for a workload yet.", hint)
+    for workload, way in right.items():
+        given = choice[workload]
+        require(given in WAYS, f"for {workload}, {given!r} is not one of the ways.", hint)
+        why_not = WHY_NOT.get((workload, given), "Follow the tree from its root, with the numbers of the description.")
+        require(given == way, f"for {workload}, {given!r} is not the best way.", why_not)
