@@ -5,7 +5,6 @@ Notebook 26 builds the same alternatives cell by cell.
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,8 +28,6 @@ from .record import Case, Measurements, SomeFailed, reason
 EAGER = "eager"
 TOLERANCE = 1e-4
 """The largest difference from the eager ensemble that counts as equal; its values are of the order of one."""
-LOOSE_TOLERANCE = 0.1
-"""The same for TF32 and bfloat16, of which eight outputs are added up."""
 
 Ensemble = Callable[[Tensor], Tensor]
 Maker = Callable[[], Ensemble]
@@ -41,9 +38,7 @@ Failures = dict[str, str]  # by name, why
 class Alternatives:
     """Problems on the CPU, each with a number of intra-op threads, and every problem on a GPU.
 
-    On the CPU each alternative has a process of its own, since threads and compiled code change what comes after them.
-    On a GPU those of a case share one. ``compiled`` names the cases in which inductor compiles ``vmap``, too; that
-    takes a compiler and up to a minute each.
+    ``compiled`` names the cases in which inductor compiles, too; that takes a C++ compiler and up to a minute each.
     """
 
     problems: dict[str, Problem]
@@ -56,34 +51,19 @@ class Alternatives:
     def settings(self) -> dict[str, Any]:
         calls = "the mean of calls in a row, as many as take about 50 ms, at least one"
         order = "autograd off; one alternative after another; host clock"
-        return {"plan": asdict(self), "dtype": "float32, but for those named bf16", "sample": f"{calls}; {order}"}
+        return {"plan": asdict(self), "dtype": "float32, TF32 off", "sample": f"{calls}; {order}"}
 
     def cases(self) -> list[Case]:
-        """On a GPU ``..._tf32`` leaves cuDNN's TF32 on, PyTorch's default; matrix products never use it."""
-        cases = [self.case(f"cpu_{problem}_{threads}", problem, "cpu", threads) for problem, threads in self.on_cpu]
-        for problem in self.problems:
-            cases += [self.case(f"gpu_{problem}{'_tf32' * tf32}", problem, "cuda", 1, tf32) for tf32 in (False, True)]
-        return cases
+        on_cpu = [self.case(f"cpu_{problem}_{threads}", problem, "cpu", threads) for problem, threads in self.on_cpu]
+        return on_cpu + [self.case(f"gpu_{problem}", problem, "cuda", threads=1) for problem in self.problems]
 
-    def case(self, name: str, problem: str, device: str, threads: int, tf32: bool = False) -> Case:
-        needs_gpu = device == "cuda"
-        return Case(name, partial(self.run, name, problem, device, threads, tf32), needs_gpu=needs_gpu)
+    def case(self, name: str, problem: str, device: str, threads: int) -> Case:
+        return Case(name, partial(self.run, name, problem, device, threads), needs_gpu=device == "cuda")
 
-    def run(self, case: str, problem: str, device: str, threads: int, tf32: bool) -> Measurements:
+    def run(self, case: str, problem: str, device: str, threads: int) -> Measurements:
         """Return ms per call of each alternative, of eager first. Without eager nothing can be compared."""
-        what = (self.problems[problem], device, threads, tf32)
-        names = ON_GPU if device == "cuda" else ON_CPU
-        names = [name for name in names if not name.startswith("torch.compile") or case in self.compiled]
-        groups = [names] if device == "cuda" else [[name] for name in names]
-        measurements: Measurements = {}
-        failed: Failures = {}
-        for group in groups:
-            try:
-                found = in_new_process(time_alternatives, *what, group)
-            except RuntimeError as error:
-                found = {}, dict.fromkeys(group, reason(error))
-            measurements |= found[0]
-            failed |= found[1]
+        what = (self.problems[problem], device, threads, case in self.compiled)
+        measurements, failed = in_new_process(time_alternatives, *what)
         if EAGER in failed:
             raise RuntimeError(failed[EAGER])
         named = {
@@ -118,30 +98,27 @@ def part(quick: bool, cores: int = os.cpu_count() or 1) -> Alternatives:
 # In the new process
 
 
-def time_alternatives(
-    problem: Problem, device: str, threads: int, tf32: bool, names: list[str]
-) -> tuple[Measurements, Failures]:
-    """Return ms per call of the alternatives with these names, and why those that failed did.
+def time_alternatives(problem: Problem, device: str, threads: int, compiled: bool) -> tuple[Measurements, Failures]:
+    """Return ms per call of each alternative by its name, and why those that failed did.
 
     Facts: ``first_s``, the seconds until the first result, in which it is made, compiled or captured; and
     ``largest_difference`` from eager. On a GPU also ``kernels_per_call``, and ``streams_busy``, the mean number of
     streams busy while any is, from a profiler's trace.
     """
     torch.set_num_threads(threads)
-    torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = False  # as matrix products have it, so that all compute alike
     torch.manual_seed(0)
     net = LSTMEnsemble([BidirectionalLSTM(problem.size) for _ in range(problem.models)]).to(device).eval()
     x = torch.randn(problem.steps, problem.batch, problem.size).to(device)
-    shared = {**asdict(problem), "device": device, "intra_op": threads, "tf32": tf32}
-    found, made = makers(net, problem, x), dict[str, Ensemble]()
+    shared = {**asdict(problem), "device": device, "intra_op": threads}
+    made: dict[str, Ensemble] = {}
     measurements: Measurements = {}
     failed: Failures = {}
     with torch.no_grad():
         expected = net(x).clone()
-        for name in names:
-            tolerance = LOOSE_TOLERANCE if tf32 or "bf16" in name else TOLERANCE
+        for name, make in makers(net, problem, x, compiled).items():
             try:
-                made[name], values, facts = time_one(found[name], x, expected, problem.repeats, tolerance)
+                made[name], values, facts = time_one(make, x, expected, problem.repeats)
             except Exception as error:
                 failed[name] = reason(error)
             else:
@@ -153,16 +130,14 @@ def time_alternatives(
     return measurements, failed
 
 
-def time_one(
-    make: Maker, x: Tensor, expected: Tensor, repeats: int, tolerance: float
-) -> tuple[Ensemble, list[float], dict[str, Any]]:
+def time_one(make: Maker, x: Tensor, expected: Tensor, repeats: int) -> tuple[Ensemble, list[float], dict[str, Any]]:
     """Return an alternative, ms per call and its facts. RuntimeError where its result is not the expected one."""
     start = clock()
     ensemble = make()
     ensemble(x)
     first_s = clock() - start
     difference = max((ensemble(x) - expected).abs().max().item() for _ in range(3))
-    if not difference <= tolerance:
+    if not difference <= TOLERANCE:
         raise RuntimeError(f"it differs from eager by {difference:.2g}")
     call = partial(ensemble, x)
     calls = max(1, round(0.05 / seconds_per_call(call, 1)))
@@ -180,36 +155,22 @@ def profiled(ensemble: Ensemble, x: Tensor) -> dict[str, Any]:
 # The alternatives
 
 
-LIBRARY = "nn.LSTM(bidirectional=True)"
-ON_CPU = [EAGER, LIBRARY, "bf16", "vmap", "torch.compile of vmap", "Python threads", "scripted fork"]
-ON_GPU = [EAGER, LIBRARY, "CUDA graph", f"{LIBRARY} in a graph", "CUDA streams", "CUDA streams in a graph", "vmap"]
-ON_GPU += ["vmap in a graph", "torch.compile of vmap", "torch.compile of vmap, reduce-overhead"]
-
-
-def makers(net: LSTMEnsemble, problem: Problem, x: Tensor) -> dict[str, Maker]:
-    """Return what makes each alternative by its name."""
-    library, vmap = partial(library_ensemble, net, problem.size), partial(with_vmap, net)
-    return {
-        EAGER: lambda: net,
-        LIBRARY: library,
-        "bf16": lambda: in_bf16(net),
-        "CUDA graph": lambda: in_graph(net, x),
-        f"{LIBRARY} in a graph": lambda: in_graph(library(), x),
-        "CUDA streams": lambda: on_streams(net),
-        "CUDA streams in a graph": lambda: in_graph(on_streams(net), x),
-        "vmap": vmap,
-        "vmap in a graph": lambda: in_graph(vmap(), x),
-        "torch.compile of vmap": lambda: torch.compile(vmap(), fullgraph=True),
-        "torch.compile of vmap, reduce-overhead": lambda: torch.compile(vmap(), mode="reduce-overhead"),
-        "Python threads": lambda: in_threads(net),
-        "scripted fork": lambda: scripted("directions and models", problem, net),
-    }
-
-
-def in_bf16(net: LSTMEnsemble) -> Ensemble:
-    """Return the ensemble with weights and inputs in bfloat16; the result is float32 again."""
-    cast = copy.deepcopy(net).bfloat16()
-    return lambda x: cast(x.bfloat16()).float()
+def makers(net: LSTMEnsemble, problem: Problem, x: Tensor, compiled: bool) -> dict[str, Maker]:
+    """Return what makes each alternative by its name, eager first."""
+    found: dict[str, Maker] = {EAGER: lambda: net}
+    found["nn.LSTM(bidirectional=True)"] = lambda: library_ensemble(net, problem.size)
+    if x.is_cuda:
+        found["CUDA graph"] = lambda: in_graph(net, x)
+        found["CUDA streams"] = lambda: on_streams(net)
+        found["CUDA streams in a graph"] = lambda: in_graph(on_streams(net), x)
+    found["vmap"] = lambda: with_vmap(net)
+    if compiled:
+        found["torch.compile"] = lambda: torch.compile(net)
+        found["torch.compile of vmap"] = lambda: torch.compile(with_vmap(net), fullgraph=True)
+    if not x.is_cuda:  # last, since their threads change how OpenMP's threads wait; see fork_timing.time_variants
+        found["Python threads"] = lambda: in_threads(net)
+        found["scripted fork"] = lambda: scripted("directions and models", problem, net)
+    return found
 
 
 class LibraryLSTM(nn.LSTM):
@@ -257,19 +218,16 @@ def with_vmap(net: LSTMEnsemble) -> Ensemble:
 
 
 def in_threads(net: LSTMEnsemble) -> Ensemble:
-    """Return the ensemble with one Python thread for each direction of each model."""
-    directions = [run for model in net.models for run in (model.run_forward, model.run_backward)]
-    threads = torch.get_num_threads()
-    pool = ThreadPoolExecutor(len(directions), initializer=torch.set_num_threads, initargs=(threads,))
+    """Return the ensemble with one Python thread per model."""
+    pool = ThreadPoolExecutor(len(net.models))
 
-    def task(direction: Ensemble, x: Tensor) -> Tensor:
+    def task(model: nn.Module, x: Tensor) -> Tensor:
         with torch.no_grad():  # which is a setting of each thread
-            return direction(x)
+            return model(x)
 
     def run(x: Tensor) -> Tensor:
-        outputs = [future.result() for future in [pool.submit(task, direction, x) for direction in directions]]
-        pairs = zip(outputs[0::2], outputs[1::2], strict=True)
-        return torch.stack([torch.cat(pair, dim=2) for pair in pairs]).sum(dim=0)
+        futures = [pool.submit(task, model, x) for model in net.models]
+        return torch.stack([future.result() for future in futures]).sum(dim=0)
 
     return run
 

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from itertools import cycle
 from statistics import median
@@ -29,7 +29,7 @@ from tutorial_utils.timeline import Span, profile
 from tutorial_utils.timing import Measurement, in_new_process
 
 from .machine import HAS_GPU, captured, clock, on_side_stream, seconds_per_call, timed
-from .record import Case, Measurements, merged
+from .record import Case, Measurements
 
 DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
 SEED = 1
@@ -307,8 +307,17 @@ def memory_bytes() -> dict[str, int]:
 
 
 def in_processes(name: str, plan: Plan, measure: Callable[..., Measurements], *arguments: Any) -> Measurements:
-    """Measure in new processes: a value is the median of one; see :func:`merged`."""
-    return merged([in_new_process(measure, name, plan, *arguments) for _ in range(plan.processes)])
+    """Measure in new processes: a value is the median of one. The fact ``samples`` holds all values of each process.
+
+    Settings and the other facts are those of the first process.
+    """
+    runs = [in_new_process(measure, name, plan, *arguments) for _ in range(plan.processes)]
+    found = {}
+    for full_name, first_run in runs[0].items():
+        samples = [list(run[full_name].values) for run in runs]
+        medians = [run[full_name].median for run in runs]
+        found[full_name] = replace(first_run, values=medians, facts={**first_run.facts, "samples": samples})
+    return found
 
 
 def step(

@@ -10,7 +10,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -113,18 +113,6 @@ class Recording:
         self.data["derived"] = self.part.derive(read(part_file))  # from what a reader of the file will get
         write(part_file, self.data)
         part_file.replace(self.path)
-
-
-def merged(runs: list[Measurements]) -> Measurements:
-    """Return the same measurements from several processes as one: a value is the median of a process.
-
-    The fact ``samples`` holds all values of each process. Settings and other facts are those of the first one.
-    """
-    found = {}
-    for name, first in runs[0].items():
-        medians, samples = [run[name].median for run in runs], [list(run[name].values) for run in runs]
-        found[name] = replace(first, values=medians, facts={**first.facts, "samples": samples})
-    return found
 
 
 def outcome(case: Case) -> tuple[Measurements, dict[str, str]]:

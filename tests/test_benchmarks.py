@@ -234,26 +234,21 @@ def test_quick_forks(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     results = quick("forks", tmp_path / "out.json", capsys)
     threads = forks.part(True).threads
     names = [f"small/{intra}/{inter}/{variant}" for intra, inter in threads for variant in [*VARIANTS, AFTER_FORKS]]
-    assert list(results) == [*names, "trace/small"] and results.device["type"] == "cpu" and results.left_out == []
-    spans = results["trace/small"].facts["spans"]
-    assert {span["scope"] for span in spans if span["name"] == "aten::lstm"} == {"1f", "1b", "2f", "2b"}
-    assert results["trace/small"].median > 0
+    assert list(results) == names and results.device["type"] == "cpu" and results.left_out == []
     for intra, inter in threads:
         assert len(results.select(intra_op=intra, inter_op=inter, problem="small", size=4)) == 5
-    timed = [results[name] for name in names]
-    assert {(measurement.unit, len(measurement.values)) for measurement in timed} == {("ms", 1)}
-    assert {len(measurement.facts["samples"][0]) for measurement in timed} == {2}
+    assert {(measurement.unit, len(measurement.values)) for measurement in results.values()} == {("ms", 2)}
 
 
 def test_quick_alternatives(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     results = quick("alternatives", tmp_path / "out.json", capsys)
-    on_cpu = [f"cpu_small_1/{name}" for name in alternatives.ON_CPU]
-    on_gpu = [f"{case}/{name}" for case in ("gpu_small", "gpu_small_tf32") for name in alternatives.ON_GPU]
-    assert list(results) == [name for name in on_cpu + on_gpu * has_gpu if "torch.compile" not in name]
+    shared = ["eager", "nn.LSTM(bidirectional=True)"]
+    on_cpu = [*shared, "vmap", "Python threads", "scripted fork"]
+    on_gpu = [*shared, "CUDA graph", "CUDA streams", "CUDA streams in a graph", "vmap"] * has_gpu
+    assert list(results) == [f"cpu_small_1/{name}" for name in on_cpu] + [f"gpu_small/{name}" for name in on_gpu]
     for measurement in results.values():
         assert (measurement.unit, len(measurement.values)) == ("ms", 2)
-        loose = measurement.settings["tf32"] or measurement.settings["alternative"] == "bf16"
-        assert measurement.facts["largest_difference"] <= (0.1 if loose else alternatives.TOLERANCE)
+        assert measurement.facts["largest_difference"] <= alternatives.TOLERANCE
         assert measurement.facts.get("kernels_per_call", 0) > 0 or measurement.settings["device"] == "cpu"
 
 
@@ -335,7 +330,6 @@ def test_an_alternative_that_fails_or_differs_is_noted_and_the_others_count(monk
     assert list(caught.value.measurements) == [
         "cpu_small_1/eager",
         "cpu_small_1/nn.LSTM(bidirectional=True)",
-        "cpu_small_1/bf16",
         "cpu_small_1/scripted fork",
     ]
     assert caught.value.failed["cpu_small_1/Python threads"] == "RuntimeError: no threads left"
@@ -347,9 +341,9 @@ def test_an_alternative_that_fails_or_differs_is_noted_and_the_others_count(monk
 
 def test_what_is_measured_depends_on_the_cores() -> None:
     forked = forks.part(False, 16)
-    assert forked.threads == [(1, 16), (2, 8), (4, 4), (8, 2), (16, 1), (16, 16), (4, 8), (4, 16), (8, 4)]
-    assert forked.problems["source"] == forks.Problem(50, 50, 1024, 4, repeats=2)
-    assert forked.problems["small"] == replace(SMALL, repeats=5)
+    assert forked.threads == [(1, 16), (2, 8), (4, 4), (8, 2), (16, 1), (16, 16)]
+    assert forked.problems["source"] == forks.Problem(50, 50, 1024, 4, repeats=9)
+    assert forked.problems["small"] == replace(SMALL, repeats=9)
     assert forks.part(False, 2).threads == [(1, 2), (2, 1), (2, 2)]
     others = alternatives.part(False, 16)
     assert others.on_cpu == [("small", 1), ("small", 4), ("source", 4), ("source", 16)]

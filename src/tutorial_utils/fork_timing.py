@@ -64,25 +64,6 @@ def scripted(variant: str, problem: Problem, share: nn.Module | None = None) -> 
         return torch.jit.script(net)
 
 
-def many_tasks(x: torch.Tensor, tasks: int) -> torch.Tensor:
-    futures: list[torch.jit.Future[torch.Tensor]] = []
-    for _ in range(tasks):
-        futures.append(torch.jit.fork(torch.mm, x, x))
-    total = torch.zeros_like(x)
-    for future in futures:
-        total += torch.jit.wait(future)
-    return total
-
-
-def wake_pool() -> None:
-    """Fork eight small tasks for each thread of the inter-op pool, so that none of them starts later."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r".*torch\.jit\.script` is deprecated")
-        program = torch.jit.script(many_tasks)
-    for _ in range(3):
-        program(torch.ones(200, 200), 8 * torch.get_num_interop_threads())
-
-
 def time_variants(problem: Problem) -> dict[str, Measurement]:
     """Return each variant's milliseconds per call in this process, ``repeats`` values each, by its name.
 
@@ -91,7 +72,7 @@ def time_variants(problem: Problem) -> dict[str, Measurement]:
     forked, since OpenMP's threads no longer spin while they wait once there are more of them than cores. Then the
     forked variants take turns with it, so that a change of the host's load meets all; its values there are those of
     :data:`AFTER_FORKS`. Before its first value each is called twice on two time steps, which lets TorchScript
-    optimise, and once on ten; and every thread of the pool has had the occasion to run a task.
+    optimise, and once on all: that starts the threads and reserves memory.
 
     Raises:
         RuntimeError: a variant's result is not bitwise that of the unforked one.
@@ -101,7 +82,7 @@ def time_variants(problem: Problem) -> dict[str, Measurement]:
     ms: dict[str, list[float]] = {name: [] for name in [*VARIANTS, AFTER_FORKS]}
 
     def warm_up(net: nn.Module) -> None:
-        for part in (x[:2], x[:2], x[:10]):
+        for part in (x[:2], x[:2], x):
             net(part)
 
     def sample(name: str, net: nn.Module) -> None:
@@ -120,7 +101,6 @@ def time_variants(problem: Problem) -> dict[str, Measurement]:
         for _ in range(problem.repeats):
             sample("no fork", unforked)
         nets = {name: scripted(name, problem, unforked) for name in VARIANTS if name != "no fork"}
-        wake_pool()
         for net in nets.values():
             warm_up(net)
         for _ in range(problem.repeats):
