@@ -8,10 +8,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import alternatives, captures, forks, graphs, machine
+from . import alternatives, captures, forks, graphs, machine, trace
 from .record import Case, Part, Recording
 
-PARTS = {"graphs": graphs.part, "captures": captures.part, "forks": forks.part, "alternatives": alternatives.part}
+MODULES = {"graphs": graphs, "captures": captures, "forks": forks, "trace": trace, "alternatives": alternatives}
+PARTS = {name: module.part for name, module in MODULES.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

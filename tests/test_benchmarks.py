@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from benchmarks import __main__ as command
-from benchmarks import alternatives, captures, forks, graphs
+from benchmarks import alternatives, captures, forks, graphs, record, trace
 from benchmarks.record import Case, SomeFailed
 from tutorial_utils import cuda_stand_in, load_mnist
-from tutorial_utils.fork_timing import AFTER_FORKS, SMALL, VARIANTS
+from tutorial_utils.fork_timing import AFTER_FORKS, VARIANTS
 from tutorial_utils.models import MnistNet
 from tutorial_utils.results import Results, read
 from tutorial_utils.timing import Measurement
@@ -238,6 +238,35 @@ def test_quick_forks(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     for intra, inter in threads:
         assert len(results.select(intra_op=intra, inter_op=inter, problem="small", size=4)) == 5
     assert {(measurement.unit, len(measurement.values)) for measurement in results.values()} == {("ms", 2)}
+    for measurement in results.values():
+        samples = measurement.facts["samples"]
+        assert [len(process) for process in samples] == [2, 2]
+        assert measurement.values == pytest.approx([sum(process) / 2 for process in samples], rel=1e-4)
+
+
+def test_few_intra_op_threads_have_one_sample_of_a_large_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {}
+
+    def fake(count: int, measure: Any, problems: dict[str, forks.Problem], *_: Any, threads: tuple[int, int]) -> Any:
+        seen[threads] = (count, {name: problem.repeats for name, problem in problems.items()})
+        return {}
+
+    monkeypatch.setattr(forks, "in_processes", fake)
+    for case in forks.part(False, 16).cases():
+        case.run()
+    assert seen[1, 16] == seen[2, 8] == (3, {"source": 1, "small": 5})
+    assert seen[4, 4] == seen[16, 16] == (3, {"source": 2, "small": 5})
+
+
+def test_quick_trace(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    measurement = quick("trace", tmp_path / "out.json", capsys)["small"]
+    spans = measurement.facts["spans"]
+    assert measurement.unit == "ms" and len(measurement.values) == 2
+    assert sum(span["name"] == "aten::lstm" for span in spans) == 4, "two models, two directions"
+    starts = [span["start_us"] for span in spans]
+    assert starts == sorted(starts) and spans[0].keys() == {"name", "lane", "start_us", "duration_us"}
+    end = max(span["start_us"] + span["duration_us"] for span in spans)
+    assert min(measurement.values) == pytest.approx((end - starts[0]) / 1e3, abs=0.01)
 
 
 def test_quick_alternatives(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -340,11 +369,9 @@ def test_an_alternative_that_fails_or_differs_is_noted_and_the_others_count(monk
 
 
 def test_what_is_measured_depends_on_the_cores() -> None:
-    forked = forks.part(False, 16)
-    assert forked.threads == [(1, 16), (2, 8), (4, 4), (8, 2), (16, 1), (16, 16)]
-    assert forked.problems["source"] == forks.Problem(50, 50, 1024, 4, repeats=9)
-    assert forked.problems["small"] == replace(SMALL, repeats=9)
+    assert forks.part(False, 16).threads == [(1, 16), (2, 8), (4, 4), (4, 8), (4, 16), (8, 4), (16, 16)]
     assert forks.part(False, 2).threads == [(1, 2), (2, 1), (2, 2)]
+    assert trace.part(False, 16).inter_op == 16
     others = alternatives.part(False, 16)
     assert others.on_cpu == [("small", 1), ("small", 4), ("source", 4), ("source", 16)]
     assert set(others.compiled) < {case.name for case in others.cases()}
@@ -417,8 +444,8 @@ def test_tf32_is_set_in_the_new_process_alone() -> None:
 
 def test_the_value_of_several_processes_is_the_median_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = iter([[1.0, 2.0, 9.0], [3.0, 4.0, 5.0]])
-    fake = lambda measure, *arguments: {"step": Measurement(next(runs), "µs", facts={"loss": 0.5})}  # noqa: E731
-    monkeypatch.setattr(graphs, "in_new_process", fake)
+    fake = lambda measure, *arguments, threads: {"step": Measurement(next(runs), "µs", facts={"loss": 0.5})}  # noqa: E731
+    monkeypatch.setattr(record, "in_new_process", fake)
     measured = graphs.in_processes("step", replace(graphs.QUICK, processes=2), graphs.step)["step"]
     assert measured.values == [2.0, 4.0]
     assert measured.facts == {"loss": 0.5, "samples": [[1.0, 2.0, 9.0], [3.0, 4.0, 5.0]]}
