@@ -18,7 +18,7 @@ from benchmarks import alternatives, captures, forks, graphs, record, trace
 from benchmarks.record import Case, SomeFailed
 from tutorial_utils import cuda_stand_in, load_mnist
 from tutorial_utils.fork_timing import AFTER_FORKS, VARIANTS
-from tutorial_utils.models import MnistNet
+from tutorial_utils.models import BidirectionalLSTM, LSTMEnsemble, MnistNet
 from tutorial_utils.results import Results, read
 from tutorial_utils.timing import Measurement
 
@@ -271,13 +271,14 @@ def test_quick_trace(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
 
 def test_quick_alternatives(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     results = quick("alternatives", tmp_path / "out.json", capsys)
-    shared = ["eager", "nn.LSTM(bidirectional=True)"]
-    on_cpu = [*shared, "vmap", "Python threads", "scripted fork"]
-    on_gpu = [*shared, "CUDA graph", "CUDA streams", "CUDA streams in a graph", "vmap"] * has_gpu
-    assert list(results) == [f"cpu_small_1/{name}" for name in on_cpu] + [f"gpu_small/{name}" for name in on_gpu]
+    names = [f"cpu_small_1/{name}" for name in alternatives.ON_CPU]
+    names += [
+        f"{column}/{name}" for column in ("gpu_small", "gpu_small_tf32") for name in alternatives.ON_GPU
+    ] * has_gpu
+    assert list(results) == names
     for measurement in results.values():
         assert (measurement.unit, len(measurement.values)) == ("ms", 2)
-        assert measurement.facts["largest_difference"] <= alternatives.TOLERANCE
+        assert measurement.facts["largest_difference"] <= alternatives.TOLERANCE[measurement.settings["precision"]]
         assert measurement.facts.get("kernels_per_call", 0) > 0 or measurement.settings["device"] == "cpu"
 
 
@@ -355,27 +356,38 @@ def test_an_alternative_that_fails_or_differs_is_noted_and_the_others_count(monk
     monkeypatch.setattr(alternatives, "in_new_process", lambda function, *arguments: function(*arguments))
     part = alternatives.part(True)
     with pytest.raises(SomeFailed) as caught:
-        part.cases()[0].run()
-    assert list(caught.value.measurements) == [
-        "cpu_small_1/eager",
-        "cpu_small_1/nn.LSTM(bidirectional=True)",
-        "cpu_small_1/scripted fork",
-    ]
+        part.run(part.columns[0], ["vmap", "Python threads", "eager", "scripted fork"])
+    assert list(caught.value.measurements) == ["cpu_small_1/eager", "cpu_small_1/scripted fork"]
     assert caught.value.failed["cpu_small_1/Python threads"] == "RuntimeError: no threads left"
     assert caught.value.failed["cpu_small_1/vmap"].startswith("RuntimeError: it differs from eager by 0.001")
-    monkeypatch.setattr(alternatives, "TOLERANCE", -1.0)
-    with pytest.raises(RuntimeError, match="it differs from eager by 0"):
-        part.cases()[0].run()
+
+
+@pytest.mark.parametrize("name", [*alternatives.ON_GPU, *alternatives.ON_CPU])
+def test_every_alternative_computes_the_ensemble(name: str, stand_in: None) -> None:
+    problem, device = forks.TINY, torch.device("cuda" if has_gpu and name not in alternatives.ON_CPU else "cpu")
+    net = LSTMEnsemble([BidirectionalLSTM(problem.size) for _ in range(problem.models)]).to(device).eval()
+    x, other = (torch.randn(problem.steps, problem.batch, problem.size, device=device) for _ in range(2))
+    with torch.no_grad():
+        ensemble, ms, _ = alternatives.time_one(alternatives.makers(net, problem, x)[name], x, 2)
+        precision = "bfloat16" if name == alternatives.BF16 else "float32"
+        assert alternatives.largest_difference(ensemble, net, other) <= alternatives.TOLERANCE[precision]
+        assert alternatives.largest_difference(ensemble, lambda x: net(x) + 1, other) > 0.9
+    assert len(ms) == 2 and min(ms) > 0
 
 
 def test_what_is_measured_depends_on_the_cores() -> None:
     assert forks.part(False, 16).threads == [(1, 16), (2, 8), (4, 4), (4, 8), (4, 16), (8, 4), (16, 16)]
     assert forks.part(False, 2).threads == [(1, 2), (2, 1), (2, 2)]
     assert trace.part(False, 16).inter_op == 16
-    others = alternatives.part(False, 16)
-    assert others.on_cpu == [("small", 1), ("small", 4), ("source", 4), ("source", 16)]
-    assert set(others.compiled) < {case.name for case in others.cases()}
-    assert alternatives.part(False, 2).on_cpu == [("small", 1), ("source", 1), ("source", 2)]
+    cases = [case.name for case in alternatives.part(False, 16).cases()]
+    columns = ["cpu_small_1", "cpu_small_4", "cpu_source_4", "cpu_source_16"]
+    on_cpu = [f"{column}/{name}" for column in columns for name in alternatives.ON_CPU]
+    on_gpu = ["gpu_small", "gpu_source", "gpu_small_tf32", "gpu_source_tf32"]
+    compiled = [f"cpu_small_4/{name}" for name in alternatives.COMPILED]
+    compiled += [f"gpu_small/{name}" for name in alternatives.COMPILED_ON_GPU]
+    assert cases == [*on_cpu, *on_gpu, *compiled]
+    on_two_cores = [column.name for column in alternatives.part(False, 2).columns[:-4]]
+    assert on_two_cores == ["cpu_small_1", "cpu_source_1", "cpu_source_2"]
 
 
 # What follows from the medians
@@ -426,7 +438,8 @@ def test_derived_of_forks_compares_the_best_settings_and_those_with_one_thread()
 
 
 def test_derived_of_alternatives_is_the_fastest_of_each_case() -> None:
-    ms = {"on_cpu": {"eager": 4.0, "vmap": 2.0, "fork": 3.0}, "on_gpu": {"eager": 1.0, "vmap": 1.5}}
+    ms = {"on_cpu": {"eager": 4.0, "vmap": 2.0, "bf16 weights": 1.0}, "on_gpu": {"eager": 1.0, "vmap": 1.5}}
+    ms["without_eager"] = {"vmap": 1.0}
     there = {
         f"{case}/{name}": Measurement([value], "ms", settings={"case": case, "alternative": name})
         for case, values in ms.items()
