@@ -8,11 +8,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import alternatives, captures, forks, graphs, machine, trace
+from . import alternatives, captures, forks, graphs, machine, throughput, trace
 from .record import Case, Part, Recording
 
-MODULES = {"graphs": graphs, "captures": captures, "forks": forks, "trace": trace, "alternatives": alternatives}
-PARTS = {name: module.part for name, module in MODULES.items()}
+MODULES = (graphs, captures, forks, trace, alternatives, throughput)
+PARTS = {module.__name__.rpartition(".")[2]: module.part for module in MODULES}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

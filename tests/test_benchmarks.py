@@ -3,6 +3,7 @@
 import errno
 import json
 import math
+import multiprocessing
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,13 +15,13 @@ import pytest
 import torch
 
 from benchmarks import __main__ as command
-from benchmarks import alternatives, captures, forks, graphs, record, trace
+from benchmarks import alternatives, captures, forks, graphs, record, throughput, trace
 from benchmarks.record import Case, SomeFailed
 from tutorial_utils import cuda_stand_in, load_mnist
 from tutorial_utils.fork_timing import AFTER_FORKS, VARIANTS
 from tutorial_utils.models import BidirectionalLSTM, LSTMEnsemble, MnistNet
 from tutorial_utils.results import Results, read
-from tutorial_utils.timing import Measurement
+from tutorial_utils.timing import Measurement, in_new_process
 
 has_gpu = torch.cuda.is_available()
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not has_gpu, reason="needs a GPU")]
@@ -282,6 +283,17 @@ def test_quick_alternatives(tmp_path: Path, capsys: pytest.CaptureFixture) -> No
         assert measurement.facts.get("kernels_per_call", 0) > 0 or measurement.settings["device"] == "cpu"
 
 
+def test_quick_throughput(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    results = quick("throughput", tmp_path / "out.json", capsys)
+    names = ["small/no fork, 2 x 1", "small/directions and models, 1 x 1/2"]
+    assert list(results) == [f"{name}{kind}" for name in names for kind in ("", "/latency")]
+    for processes, name in ((2, names[0]), (1, names[1])):
+        rates, latency = results[name], results[f"{name}/latency"]
+        assert (rates.unit, len(rates.values)) == ("requests/s", 2)
+        assert (latency.unit, len(latency.values)) == ("ms", processes)
+        assert len(rates.facts["cores"]) == processes
+
+
 # What is measured
 
 
@@ -375,10 +387,38 @@ def test_every_alternative_computes_the_ensemble(name: str, stand_in: None) -> N
     assert len(ms) == 2 and min(ms) > 0
 
 
+def test_processes_share_the_cores_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throughput.os, "sched_getaffinity", lambda _: {7, 2, 3, 4}, raising=False)
+    assert throughput.shares(1) == [[2, 3, 4, 7]]
+    assert throughput.shares(2) == [[2, 3], [4, 7]]
+    assert throughput.shares(4) == [[2], [3], [4], [7]]
+    monkeypatch.delattr(throughput.os, "sched_getaffinity")
+    assert throughput.shares(2) == [None, None]
+
+
+def test_requests_are_answered_in_each_window_on_the_cores_given() -> None:
+    barrier, cores = multiprocessing.get_context("spawn").Barrier(1), throughput.shares(1)[0]
+    windows = in_new_process(throughput.answer, cores, forks.TINY, "no fork", 0.2, 3, barrier)
+    assert len(windows) == 3 and all(100 < sum(window) < 1000 for window in windows), "ms"
+    once = in_new_process(throughput.answer, None, forks.TINY, "no fork", 0.0, 2, barrier)
+    assert [len(window) for window in once] == [1, 1]
+
+
+def test_derived_of_throughput_is_the_form_with_the_most_requests_per_second() -> None:
+    settings, rates = {"problem": "small"}, {"a": 2.0, "b": 5.0}
+    there = {name: Measurement([rate], "requests/s", name, settings) for name, rate in rates.items()}
+    there["b/latency"] = Measurement([9.0], "ms", "b/latency", settings)
+    assert throughput.part(True).derive(stored(there)) == {"small_best": "b"}
+
+
 def test_what_is_measured_depends_on_the_cores() -> None:
     assert forks.part(False, 16).threads == [(1, 16), (2, 8), (4, 4), (4, 8), (4, 16), (8, 4), (16, 16)]
     assert forks.part(False, 2).threads == [(1, 2), (2, 1), (2, 2)]
     assert trace.part(False, 16).inter_op == 16
+    names = [case.name for case in throughput.part(False, 16).cases()]
+    forms = ["no fork, 16 x 1", "no fork, 4 x 4", "no fork, 1 x 16"]
+    forms += ["directions and models, 1 x 1/16", "directions and models, 1 x 4/4"]
+    assert names == [f"{problem}/{form}" for problem in ("small", "source") for form in forms]
     cases = [case.name for case in alternatives.part(False, 16).cases()]
     columns = ["cpu_small_1", "cpu_small_4", "cpu_source_4", "cpu_source_16"]
     on_cpu = [f"{column}/{name}" for column in columns for name in alternatives.ON_CPU]
