@@ -8,10 +8,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import alternatives, captures, forks, graphs, machine
+from . import alternatives, captures, forks, graphs, machine, throughput, trace
 from .record import Case, Part, Recording
 
-PARTS = {"graphs": graphs.part, "captures": captures.part, "forks": forks.part, "alternatives": alternatives.part}
+MODULES = (graphs, captures, forks, trace, alternatives, throughput)
+PARTS = {module.__name__.rpartition(".")[2]: module.part for module in MODULES}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

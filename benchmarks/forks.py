@@ -8,21 +8,27 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
-from tutorial_utils.fork_timing import SMALL, SOURCE_SIZE, Problem, best, settings_for, sweep_of, time_variants
+from tutorial_utils.fork_timing import SMALL, SOURCE_SIZE, Problem, best, settings_for, sweep_of, time_each
 from tutorial_utils.results import Results
-from tutorial_utils.timing import Measurement, in_new_process
+from tutorial_utils.timing import Measurement
 
-from .record import Case, Measurements
+from .machine import gpu_hidden
+from .record import Case, Measurements, in_processes
 
 TINY = Problem(steps=3, batch=2, size=4, models=2, repeats=2)
 
 
 @dataclass(frozen=True)
 class Forks:
-    """Every problem under every pair of ``(intra-op, inter-op)`` threads, each in a process of its own."""
+    """All problems under every pair of ``(intra-op, inter-op)`` threads, each pair in new processes of its own.
+
+    With fewer than ``many`` intra-op threads a call takes seconds; then those with a ``size`` over 512 have one sample.
+    """
 
     problems: dict[str, Problem]
     threads: list[tuple[int, int]]
+    processes: int
+    many: int = 4
 
     name: ClassVar[str] = "forks"
     uses_gpu: ClassVar[bool] = False
@@ -30,23 +36,18 @@ class Forks:
     def settings(self) -> dict[str, Any]:
         calls = "the mean of calls in a row, as many as take about 50 ms without fork, at least one"
         order = "autograd off; no fork first, then in turns"
-        return {"plan": asdict(self), "dtype": "float32", "sample": f"{calls}; {order}"}
+        value = "the median of the samples of one process"
+        return {"plan": asdict(self), "dtype": "float32", "value": value, "sample": f"{calls}; {order}"}
 
     def cases(self) -> list[Case]:
-        return [
-            Case(f"{problem}/{intra_op}/{inter_op}", partial(self.run, problem, (intra_op, inter_op)))
-            for problem in self.problems
-            for intra_op, inter_op in self.threads
-        ]
+        return [Case("/".join(map(str, threads)), partial(self.run, threads)) for threads in self.threads]
 
-    def run(self, problem: str, threads: tuple[int, int]) -> Measurements:
-        """Return ms per call of each variant; what a value includes stands at :func:`time_variants`."""
-        variants = in_new_process(time_variants, self.problems[problem], threads=threads)
-        prefix = "/".join([problem, *map(str, threads)])
-        return {
-            f"{prefix}/{variant}": replace(measurement, settings={**measurement.settings, "problem": problem})
-            for variant, measurement in variants.items()
-        }
+    def run(self, threads: tuple[int, int]) -> Measurements:
+        """Return ms per call of each variant; what a sample includes stands at :func:`time_variants`."""
+        few = threads[0] < self.many
+        problems = {name: replace(p, repeats=1) if few and p.size > 512 else p for name, p in self.problems.items()}
+        with gpu_hidden():
+            return in_processes(self.processes, measure, problems, "/".join(map(str, threads)), threads=threads)
 
     def derive(self, results: Results) -> dict[str, Any]:
         derived: dict[str, Any] = {}
@@ -58,10 +59,31 @@ class Forks:
 
 def part(quick: bool, cores: int = os.cpu_count() or 1) -> Forks:
     """Return the benchmark for a machine with ``cores`` cores; ``quick`` takes seconds instead of minutes."""
-    threads = settings_for(cores)
     if quick:
-        return Forks({"small": TINY}, threads[:2])
-    return Forks({"source": replace(SOURCE_SIZE, repeats=9), "small": replace(SMALL, repeats=9)}, threads)
+        return Forks({"small": TINY}, settings_for(cores)[:2], processes=2)
+    problems = {"source": replace(SOURCE_SIZE, repeats=2), "small": replace(SMALL, repeats=5)}
+    return Forks(problems, threads_for(cores), processes=3)
+
+
+def threads_for(cores: int) -> list[tuple[int, int]]:
+    """Return the pairs to measure: those of :func:`settings_for`; from eight cores on also two to four threads a core.
+
+    There the pairs with fewer than four inter-op threads are left out, which the time would not allow.
+    """
+    shared = settings_for(cores)
+    if cores < 8:
+        return shared
+    quarter, half = cores // 4, cores // 2
+    more = {(quarter, half), (quarter, cores), (half, quarter)}
+    return sorted({pair for pair in shared if pair[1] >= 4} | more)
+
+
+def measure(problems: dict[str, Problem], threads: str) -> Measurements:
+    return {
+        f"{problem}/{threads}/{variant}": replace(measured, settings={**measured.settings, "problem": problem})
+        for problem, variants in time_each(problems).items()
+        for variant, measured in variants.items()
+    }
 
 
 def compare(measurements: Iterable[Measurement]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from itertools import cycle
 from statistics import median
@@ -28,6 +28,7 @@ from tutorial_utils.results import Results
 from tutorial_utils.timeline import Span, profile
 from tutorial_utils.timing import Measurement, in_new_process
 
+from . import record
 from .machine import HAS_GPU, captured, clock, on_side_stream, seconds_per_call, timed
 from .record import Case, Measurements
 
@@ -307,17 +308,8 @@ def memory_bytes() -> dict[str, int]:
 
 
 def in_processes(name: str, plan: Plan, measure: Callable[..., Measurements], *arguments: Any) -> Measurements:
-    """Measure in new processes: a value is the median of one. The fact ``samples`` holds all values of each process.
-
-    Settings and the other facts are those of the first process.
-    """
-    runs = [in_new_process(measure, name, plan, *arguments) for _ in range(plan.processes)]
-    found = {}
-    for full_name, first_run in runs[0].items():
-        samples = [list(run[full_name].values) for run in runs]
-        medians = [run[full_name].median for run in runs]
-        found[full_name] = replace(first_run, values=medians, facts={**first_run.facts, "samples": samples})
-    return found
+    """Measure in the plan's number of processes: see :func:`benchmarks.record.in_processes`."""
+    return record.in_processes(plan.processes, measure, name, plan, *arguments)
 
 
 def step(

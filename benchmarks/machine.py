@@ -8,7 +8,8 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -82,6 +83,19 @@ def seconds_per_call(call: Callable[[], Any], calls: int) -> float:
     for _ in range(calls):
         call()
     return (clock() - start) / calls
+
+
+@contextmanager
+def gpu_hidden() -> Iterator[None]:
+    """Processes that start meanwhile see no GPU: what is measured on the CPU need not wait for CUDA to start."""
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    try:
+        yield
+    finally:
+        os.environ.pop("CUDA_VISIBLE_DEVICES")
+        if before is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = before
 
 
 def on_side_stream(work: Callable[[], Any]) -> None:

@@ -10,7 +10,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from tqdm import tqdm
 
 from tutorial_utils.results import FORMAT, Results, read
-from tutorial_utils.timing import Measurement
+from tutorial_utils.timing import Measurement, in_new_process
 
 from . import machine
 
@@ -127,6 +127,22 @@ def outcome(case: Case) -> tuple[Measurements, dict[str, str]]:
     except Exception as error:
         return {}, {case.name: reason(error)}
     return measurements, {}
+
+
+def in_processes(
+    count: int, measure: Callable[..., Measurements], *arguments: Any, threads: tuple[int, int] | None = None
+) -> Measurements:
+    """Measure in ``count`` new processes: a value is the median of one. The fact ``samples`` holds all of each process.
+
+    Settings and the other facts are those of the first process. ``threads`` is that of :func:`in_new_process`.
+    """
+    runs = [in_new_process(measure, *arguments, threads=threads) for _ in range(count)]
+    found = {}
+    for name, first_run in runs[0].items():
+        samples = [[six_digits(value) for value in run[name].values] for run in runs]
+        medians = [run[name].median for run in runs]
+        found[name] = replace(first_run, values=medians, facts={**first_run.facts, "samples": samples})
+    return found
 
 
 def reason(error: Exception) -> str:

@@ -3,6 +3,7 @@
 import errno
 import json
 import math
+import multiprocessing
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,13 +15,13 @@ import pytest
 import torch
 
 from benchmarks import __main__ as command
-from benchmarks import alternatives, captures, forks, graphs
+from benchmarks import alternatives, captures, forks, graphs, record, throughput, trace
 from benchmarks.record import Case, SomeFailed
 from tutorial_utils import cuda_stand_in, load_mnist
-from tutorial_utils.fork_timing import AFTER_FORKS, SMALL, VARIANTS
-from tutorial_utils.models import MnistNet
+from tutorial_utils.fork_timing import AFTER_FORKS, VARIANTS
+from tutorial_utils.models import BidirectionalLSTM, LSTMEnsemble, MnistNet
 from tutorial_utils.results import Results, read
-from tutorial_utils.timing import Measurement
+from tutorial_utils.timing import Measurement, in_new_process
 
 has_gpu = torch.cuda.is_available()
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not has_gpu, reason="needs a GPU")]
@@ -238,18 +239,59 @@ def test_quick_forks(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     for intra, inter in threads:
         assert len(results.select(intra_op=intra, inter_op=inter, problem="small", size=4)) == 5
     assert {(measurement.unit, len(measurement.values)) for measurement in results.values()} == {("ms", 2)}
+    for measurement in results.values():
+        samples = measurement.facts["samples"]
+        assert [len(process) for process in samples] == [2, 2]
+        assert measurement.values == pytest.approx([sum(process) / 2 for process in samples], rel=1e-4)
+
+
+def test_few_intra_op_threads_have_one_sample_of_a_large_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {}
+
+    def fake(count: int, measure: Any, problems: dict[str, forks.Problem], *_: Any, threads: tuple[int, int]) -> Any:
+        seen[threads] = (count, {name: problem.repeats for name, problem in problems.items()})
+        return {}
+
+    monkeypatch.setattr(forks, "in_processes", fake)
+    for case in forks.part(False, 16).cases():
+        case.run()
+    assert seen[1, 16] == seen[2, 8] == (3, {"source": 1, "small": 5})
+    assert seen[4, 4] == seen[16, 16] == (3, {"source": 2, "small": 5})
+
+
+def test_quick_trace(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    measurement = quick("trace", tmp_path / "out.json", capsys)["small"]
+    spans = measurement.facts["spans"]
+    assert measurement.unit == "ms" and len(measurement.values) == 2
+    assert sum(span["name"] == "aten::lstm" for span in spans) == 4, "two models, two directions"
+    starts = [span["start_us"] for span in spans]
+    assert starts == sorted(starts) and spans[0].keys() == {"name", "lane", "start_us", "duration_us"}
+    end = max(span["start_us"] + span["duration_us"] for span in spans)
+    assert min(measurement.values) == pytest.approx((end - starts[0]) / 1e3, abs=0.01)
 
 
 def test_quick_alternatives(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     results = quick("alternatives", tmp_path / "out.json", capsys)
-    shared = ["eager", "nn.LSTM(bidirectional=True)"]
-    on_cpu = [*shared, "vmap", "Python threads", "scripted fork"]
-    on_gpu = [*shared, "CUDA graph", "CUDA streams", "CUDA streams in a graph", "vmap"] * has_gpu
-    assert list(results) == [f"cpu_small_1/{name}" for name in on_cpu] + [f"gpu_small/{name}" for name in on_gpu]
+    names = [f"cpu_small_1/{name}" for name in alternatives.ON_CPU]
+    names += [
+        f"{column}/{name}" for column in ("gpu_small", "gpu_small_tf32") for name in alternatives.ON_GPU
+    ] * has_gpu
+    assert list(results) == names
     for measurement in results.values():
         assert (measurement.unit, len(measurement.values)) == ("ms", 2)
-        assert measurement.facts["largest_difference"] <= alternatives.TOLERANCE
+        assert measurement.facts["largest_difference"] <= alternatives.TOLERANCE[measurement.settings["precision"]]
         assert measurement.facts.get("kernels_per_call", 0) > 0 or measurement.settings["device"] == "cpu"
+
+
+def test_quick_throughput(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    results = quick("throughput", tmp_path / "out.json", capsys)
+    names = ["small/no fork, 2 x 1", "small/directions and models, 1 x 1/2"]
+    assert list(results) == [f"{name}{kind}" for name in names for kind in ("", "/latency")]
+    for processes, name in ((2, names[0]), (1, names[1])):
+        rates, latency = results[name], results[f"{name}/latency"]
+        assert (rates.unit, len(rates.values)) == ("requests/s", 2)
+        assert (latency.unit, len(latency.values)) == ("ms", processes)
+        assert len(rates.facts["cores"]) == processes
 
 
 # What is measured
@@ -326,29 +368,66 @@ def test_an_alternative_that_fails_or_differs_is_noted_and_the_others_count(monk
     monkeypatch.setattr(alternatives, "in_new_process", lambda function, *arguments: function(*arguments))
     part = alternatives.part(True)
     with pytest.raises(SomeFailed) as caught:
-        part.cases()[0].run()
-    assert list(caught.value.measurements) == [
-        "cpu_small_1/eager",
-        "cpu_small_1/nn.LSTM(bidirectional=True)",
-        "cpu_small_1/scripted fork",
-    ]
+        part.run(part.columns[0], ["vmap", "Python threads", "eager", "scripted fork"])
+    assert list(caught.value.measurements) == ["cpu_small_1/eager", "cpu_small_1/scripted fork"]
     assert caught.value.failed["cpu_small_1/Python threads"] == "RuntimeError: no threads left"
     assert caught.value.failed["cpu_small_1/vmap"].startswith("RuntimeError: it differs from eager by 0.001")
-    monkeypatch.setattr(alternatives, "TOLERANCE", -1.0)
-    with pytest.raises(RuntimeError, match="it differs from eager by 0"):
-        part.cases()[0].run()
+
+
+@pytest.mark.parametrize("name", [*alternatives.ON_GPU, *alternatives.ON_CPU])
+def test_every_alternative_computes_the_ensemble(name: str, stand_in: None) -> None:
+    problem, device = forks.TINY, torch.device("cuda" if has_gpu and name not in alternatives.ON_CPU else "cpu")
+    net = LSTMEnsemble([BidirectionalLSTM(problem.size) for _ in range(problem.models)]).to(device).eval()
+    x, other = (torch.randn(problem.steps, problem.batch, problem.size, device=device) for _ in range(2))
+    with torch.no_grad():
+        ensemble, ms, _ = alternatives.time_one(alternatives.makers(net, problem, x)[name], x, 2)
+        precision = "bfloat16" if name == alternatives.BF16 else "float32"
+        assert alternatives.largest_difference(ensemble, net, other) <= alternatives.TOLERANCE[precision]
+        assert alternatives.largest_difference(ensemble, lambda x: net(x) + 1, other) > 0.9
+    assert len(ms) == 2 and min(ms) > 0
+
+
+def test_processes_share_the_cores_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throughput.os, "sched_getaffinity", lambda _: {7, 2, 3, 4}, raising=False)
+    assert throughput.shares(1) == [[2, 3, 4, 7]]
+    assert throughput.shares(2) == [[2, 3], [4, 7]]
+    assert throughput.shares(4) == [[2], [3], [4], [7]]
+    monkeypatch.delattr(throughput.os, "sched_getaffinity")
+    assert throughput.shares(2) == [None, None]
+
+
+def test_requests_are_answered_in_each_window_on_the_cores_given() -> None:
+    barrier, cores = multiprocessing.get_context("spawn").Barrier(1), throughput.shares(1)[0]
+    windows = in_new_process(throughput.answer, cores, forks.TINY, "no fork", 0.2, 3, barrier)
+    assert len(windows) == 3 and all(100 < sum(window) < 1000 for window in windows), "ms"
+    once = in_new_process(throughput.answer, None, forks.TINY, "no fork", 0.0, 2, barrier)
+    assert [len(window) for window in once] == [1, 1]
+
+
+def test_derived_of_throughput_is_the_form_with_the_most_requests_per_second() -> None:
+    settings, rates = {"problem": "small"}, {"a": 2.0, "b": 5.0}
+    there = {name: Measurement([rate], "requests/s", name, settings) for name, rate in rates.items()}
+    there["b/latency"] = Measurement([9.0], "ms", "b/latency", settings)
+    assert throughput.part(True).derive(stored(there)) == {"small_best": "b"}
 
 
 def test_what_is_measured_depends_on_the_cores() -> None:
-    forked = forks.part(False, 16)
-    assert forked.threads == [(1, 16), (2, 8), (4, 4), (8, 2), (16, 1), (16, 16)]
-    assert forked.problems["source"] == forks.Problem(50, 50, 1024, 4, repeats=9)
-    assert forked.problems["small"] == replace(SMALL, repeats=9)
+    assert forks.part(False, 16).threads == [(1, 16), (2, 8), (4, 4), (4, 8), (4, 16), (8, 4), (16, 16)]
     assert forks.part(False, 2).threads == [(1, 2), (2, 1), (2, 2)]
-    others = alternatives.part(False, 16)
-    assert others.on_cpu == [("small", 1), ("small", 4), ("source", 4), ("source", 16)]
-    assert set(others.compiled) < {case.name for case in others.cases()}
-    assert alternatives.part(False, 2).on_cpu == [("small", 1), ("source", 1), ("source", 2)]
+    assert trace.part(False, 16).inter_op == 16
+    names = [case.name for case in throughput.part(False, 16).cases()]
+    forms = ["no fork, 16 x 1", "no fork, 4 x 4", "no fork, 1 x 16"]
+    forms += ["directions and models, 1 x 1/16", "directions and models, 1 x 4/4"]
+    assert names == [f"{problem}/{form}" for problem in ("small", "source") for form in forms]
+    cases = [case.name for case in alternatives.part(False, 16).cases()]
+    columns = ["cpu_small_1", "cpu_small_4", "cpu_source_4", "cpu_source_16"]
+    on_cpu = [f"{column}/{name}" for column in columns for name in alternatives.ON_CPU]
+    on_gpu = ["gpu_small", "gpu_source", "gpu_small_tf32", "gpu_source_tf32"]
+    compiled = [f"cpu_small_4/{name}" for name in alternatives.COMPILED]
+    compiled += [f"gpu_small/{name}" for name in alternatives.COMPILED_ON_GPU]
+    assert cases == [*on_cpu, *on_gpu, *compiled]
+    on_two_cores = [column.name for column in alternatives.part(False, 2).columns[:-4]]
+    assert on_two_cores == ["cpu_small_1", "cpu_source_1", "cpu_source_2"]
 
 
 # What follows from the medians
@@ -399,7 +478,8 @@ def test_derived_of_forks_compares_the_best_settings_and_those_with_one_thread()
 
 
 def test_derived_of_alternatives_is_the_fastest_of_each_case() -> None:
-    ms = {"on_cpu": {"eager": 4.0, "vmap": 2.0, "fork": 3.0}, "on_gpu": {"eager": 1.0, "vmap": 1.5}}
+    ms = {"on_cpu": {"eager": 4.0, "vmap": 2.0, "bf16 weights": 1.0}, "on_gpu": {"eager": 1.0, "vmap": 1.5}}
+    ms["without_eager"] = {"vmap": 1.0}
     there = {
         f"{case}/{name}": Measurement([value], "ms", settings={"case": case, "alternative": name})
         for case, values in ms.items()
@@ -417,8 +497,8 @@ def test_tf32_is_set_in_the_new_process_alone() -> None:
 
 def test_the_value_of_several_processes_is_the_median_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = iter([[1.0, 2.0, 9.0], [3.0, 4.0, 5.0]])
-    fake = lambda measure, *arguments: {"step": Measurement(next(runs), "µs", facts={"loss": 0.5})}  # noqa: E731
-    monkeypatch.setattr(graphs, "in_new_process", fake)
+    fake = lambda measure, *arguments, threads: {"step": Measurement(next(runs), "µs", facts={"loss": 0.5})}  # noqa: E731
+    monkeypatch.setattr(record, "in_new_process", fake)
     measured = graphs.in_processes("step", replace(graphs.QUICK, processes=2), graphs.step)["step"]
     assert measured.values == [2.0, 4.0]
     assert measured.facts == {"loss": 0.5, "samples": [[1.0, 2.0, 9.0], [3.0, 4.0, 5.0]]}

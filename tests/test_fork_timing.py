@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,9 +15,12 @@ from tutorial_utils.fork_timing import (
     best,
     scripted,
     settings_for,
+    start_pool,
     sweep_of,
+    time_each,
     time_variants,
 )
+from tutorial_utils.timeline import profile
 from tutorial_utils.timing import Measurement, in_new_process
 
 TINY = Problem(steps=3, batch=2, size=4, models=2, repeats=3)
@@ -44,19 +48,43 @@ def test_every_variant_is_timed_under_the_threads_asked_for() -> None:
         assert expected.items() <= measurement.settings.items()
 
 
-def test_no_fork_is_timed_before_anything_is_forked_and_again_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is called in what order, where each call takes a second."""
     called: list[str] = []
 
     def fake(variant: str, problem: Problem, share: object = None) -> Callable[[torch.Tensor], torch.Tensor]:
-        return lambda x: called.append(variant) or x + 0
+        return lambda x: called.append(f"{variant} of {problem.models}") or x + 0
 
     monkeypatch.setattr(fork_timing, "scripted", fake)
-    monkeypatch.setattr(fork_timing.time, "perf_counter", itertools.count().__next__)  # each call takes 1 s
+    monkeypatch.setattr(fork_timing, "start_pool", lambda: called.append("pool"))
+    monkeypatch.setattr(fork_timing.time, "perf_counter", itertools.count().__next__)
+    return called
+
+
+def test_no_fork_is_timed_before_anything_is_forked_and_again_in_turns(called: list[str]) -> None:
     measurements = time_variants(TINY)
-    forked = list(VARIANTS)[1:]
-    assert called[: 4 + TINY.repeats] == ["no fork"] * (4 + TINY.repeats), "three calls to warm up, one for the result"
-    assert called[4 + TINY.repeats :] == [v for v in forked for _ in range(3)] + [*forked, "no fork"] * TINY.repeats
     assert {tuple(measurement.values) for measurement in measurements.values()} == {(1000.0,) * TINY.repeats}
+    forked = [f"{variant} of 2" for variant in list(VARIANTS)[1:]]
+    warm_up = 4
+    first = called.index("pool")
+    assert called[:first] == ["no fork of 2"] * (warm_up + TINY.repeats)
+    turns = [*forked, "no fork of 2"] * TINY.repeats
+    assert called[first + 1 :] == [variant for variant in forked for _ in range(warm_up)] + turns
+
+
+def test_all_problems_are_timed_unforked_before_anything_is_forked(called: list[str]) -> None:
+    measurements = time_each({"two": TINY, "three": replace(TINY, models=3, repeats=1)})
+    assert [len(measurements[name]["models"].values) for name in ("two", "three")] == [3, 1]
+    assert called[: called.index("pool")] == ["no fork of 2"] * 7 + ["no fork of 3"] * 5
+
+
+def lanes_of_the_pool() -> set[str]:
+    return {span.lane for span in profile(start_pool, warmup=0).spans if span.name == "aten::mm"}
+
+
+def test_every_thread_of_the_pool_runs_a_task() -> None:
+    assert len(in_new_process(lanes_of_the_pool, threads=(1, 4))) == 4
 
 
 def test_a_wrong_result_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .models import BidirectionalLSTM, ForkedBidirectionalLSTM, ForkedLSTMEnsemble, LSTMEnsemble
 from .timing import Measurement
@@ -59,9 +60,33 @@ def scripted(variant: str, problem: Problem, share: nn.Module | None = None) -> 
         net = ensemble([model(problem.size) for _ in range(problem.models)])
     if share is not None:
         net.load_state_dict(share.state_dict(), assign=True)
+    return _scripted(net)
+
+
+def _scripted(code: Any) -> Any:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r".*torch\.jit\.script` is deprecated")
-        return torch.jit.script(net)
+        return torch.jit.script(code)
+
+
+def _task(x: Tensor) -> Tensor:
+    for _ in range(8):
+        x = torch.mm(x, x)
+    return x
+
+
+def _tasks(x: Tensor, count: int) -> Tensor:
+    futures = [torch.jit.fork(_task, x) for _ in range(count)]
+    return torch.stack([torch.jit.wait(future) for future in futures]).sum()
+
+
+def start_pool() -> None:
+    """Let every thread of the inter-op pool run a task, and start the intra-op threads that serve it.
+
+    Tasks of about a millisecond, eight times as many as the pool has threads.
+    """
+    with torch.no_grad():
+        _scripted(_tasks)(torch.zeros(256, 256), 8 * torch.get_num_interop_threads())
 
 
 def time_variants(problem: Problem) -> dict[str, Measurement]:
@@ -72,18 +97,38 @@ def time_variants(problem: Problem) -> dict[str, Measurement]:
     forked, since OpenMP's threads no longer spin while they wait once there are more of them than cores. Then the
     forked variants take turns with it, so that a change of the host's load meets all; its values there are those of
     :data:`AFTER_FORKS`. Before its first value each is called twice on two time steps, which lets TorchScript
-    optimise, and once on all: that starts the threads and reserves memory.
+    optimise, and twice on all, or once where that takes over a second. Before the forks, :func:`start_pool`.
 
     Raises:
         RuntimeError: a variant's result is not bitwise that of the unforked one.
     """
+    return time_each({"": problem})[""]
+
+
+def time_each(problems: Mapping[str, Problem]) -> dict[str, dict[str, Measurement]]:
+    """Return :func:`time_variants` of several problems in one process: all are measured unforked before any fork."""
+    timers = {name: _timer(problem) for name, problem in problems.items()}
+    for timer in timers.values():
+        next(timer)
+    start_pool()
+    return {name: next(timer) for name, timer in timers.items()}
+
+
+def _timer(problem: Problem) -> Iterator[dict[str, Measurement]]:
+    """Measure without fork and yield; measure the rest and yield all."""
     unforked = scripted("no fork", problem)
     x = torch.randn(problem.steps, problem.batch, problem.size, generator=torch.Generator().manual_seed(1))
     ms: dict[str, list[float]] = {name: [] for name in [*VARIANTS, AFTER_FORKS]}
 
-    def warm_up(net: nn.Module) -> None:
-        for part in (x[:2], x[:2], x):
+    def timed(net: nn.Module) -> tuple[Tensor, float]:
+        start = time.perf_counter()
+        return net(x), time.perf_counter() - start
+
+    def warm_up(net: nn.Module) -> tuple[Tensor, float]:
+        for part in (x[:2], x[:2]):
             net(part)
+        result, seconds = timed(net)
+        return (result, seconds) if seconds > 1 else timed(net)
 
     def sample(name: str, net: nn.Module) -> None:
         start = time.perf_counter()
@@ -94,20 +139,24 @@ def time_variants(problem: Problem) -> dict[str, Measurement]:
             raise RuntimeError(f"{name}: the result differs from the unforked one")
 
     with torch.no_grad():
-        warm_up(unforked)
-        start = time.perf_counter()
-        expected = unforked(x)
-        calls = max(1, round(0.05 / (time.perf_counter() - start)))
+        expected, seconds = warm_up(unforked)
+        calls = max(1, round(0.05 / seconds))
         for _ in range(problem.repeats):
             sample("no fork", unforked)
+    yield {name: _measurement(name, values, problem) for name, values in ms.items() if values}
+    with torch.no_grad():
         nets = {name: scripted(name, problem, unforked) for name in VARIANTS if name != "no fork"}
         for net in nets.values():
             warm_up(net)
         for _ in range(problem.repeats):
             for name, net in (nets | {AFTER_FORKS: unforked}).items():
                 sample(name, net)
+    yield {name: _measurement(name, values, problem) for name, values in ms.items()}
+
+
+def _measurement(variant: str, ms: list[float], problem: Problem) -> Measurement:
     threads = {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads()}
-    return {name: Measurement(v, "ms", name, {"variant": name, **threads, **asdict(problem)}) for name, v in ms.items()}
+    return Measurement(ms, "ms", variant, {"variant": variant, **threads, **asdict(problem)})
 
 
 Sweep = dict[str, dict[str, Measurement]]
