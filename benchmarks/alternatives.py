@@ -1,6 +1,6 @@
 """Milliseconds of a call of an LSTM ensemble computed in several ways, most without TorchScript, on CPU and GPU.
 
-Notebook 26 builds the same alternatives cell by cell.
+Notebooks 26 and 27 build the same alternatives cell by cell.
 """
 
 from __future__ import annotations
