@@ -18,7 +18,7 @@ PACKAGE = Path(models.__file__).read_text(encoding="utf-8")
 SHOWN = {
     "21_lstm_ensemble.ipynb": {"BidirectionalLSTM", "LSTMEnsemble"},
     "22_fork_directions.ipynb": {"BidirectionalLSTM", "ForkedBidirectionalLSTM"},
-    "24_fork_models.ipynb": {"LSTMEnsemble", "ForkedLSTMEnsemble"},
+    "24_fork_models.ipynb": {"ForkedLSTMEnsemble"},
 }
 
 

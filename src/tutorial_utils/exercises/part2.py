@@ -219,10 +219,11 @@ def check_24_1(answer: type[nn.Module]) -> None:
     expect_forked(answer, deepcopy(nets), LSTMEnsemble(nets), lambda x: torch.stack([n(x) for n in nets]).amax(0), hint)
 
 
-@check("24.2", "The busiest thread decides. (Where threads share cores, they take turns, and the cores are the bound.)")
-def check_24_2(largest_speed_up: Callable[[int, int], float]) -> None:
-    hint = "How many tasks does the busiest thread run, one after another? Divide the number of tasks by that."
-    expect_cases(largest_speed_up, [((8, 4), 4.0), ((8, 16), 8.0), ((8, 3), 8 / 3), ((5, 2), 5 / 3)], hint, 1e-6)
+@check("24.2", "The thread with the most tasks decides, or the cores: whichever allows less.")
+def check_24_2(largest_gain: Callable[[int, int, int], float]) -> None:
+    hint = "Divide the tasks by those of the busiest thread, which runs them one after another. Cores are a second limit."
+    cases = {(8, 4, 16): 4.0, (8, 16, 16): 8.0, (8, 3, 16): 8 / 3, (5, 2, 16): 5 / 3, (8, 8, 3): 3.0, (8, 4, 2): 2.0}
+    expect_cases(largest_gain, [*cases.items()], hint, 1e-6)
 
 
 @check("25.1", "Intra-op times inter-op never exceeds the cores.")
