@@ -78,10 +78,9 @@ def test_notebook_keeps_every_rule(path: Path) -> None:
 
 
 LIMITS = {"words": 1600, "cells": 50, "median code cell": 8, "longest code cell": 25, "widest line": 88}
-NOT_YET = ["24"]  # to be rewritten within these limits
 
 
-@pytest.mark.parametrize("path", [path for path in PATHS if path.name[:2] not in NOT_YET], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_notebook_keeps_the_limits(path: Path) -> None:
     found = zip(LIMITS, check_notebooks.measures(nbformat.read(path, as_version=4)), strict=False)
     assert {what: number for what, number in found if number > LIMITS[what]} == {}

@@ -221,7 +221,7 @@ def check_24_1(answer: type[nn.Module]) -> None:
 
 @check("24.2", "The thread with the most tasks decides, or the cores: whichever allows less.")
 def check_24_2(largest_gain: Callable[[int, int, int], float]) -> None:
-    hint = "Divide the tasks by those of the busiest thread, which runs them one after another. Cores are a second limit."
+    hint = "Divide the tasks by those of the busiest thread, which runs them in a row. Cores are a second limit."
     cases = {(8, 4, 16): 4.0, (8, 16, 16): 8.0, (8, 3, 16): 8 / 3, (5, 2, 16): 5 / 3, (8, 8, 3): 3.0, (8, 4, 2): 2.0}
     expect_cases(largest_gain, [*cases.items()], hint, 1e-6)
 
