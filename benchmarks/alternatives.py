@@ -80,7 +80,7 @@ class Alternatives:
         return {"plan": asdict(self), "dtype": dtype, "sample": f"{calls}; {order}"}
 
     def cases(self) -> list[Case]:
-        """What compiles comes last: it takes most of the time."""
+        """What compiles comes last, and what compiles longest at the end."""
         plain, compiled = [], []
         for column in self.columns:
             if column.on_gpu:
@@ -90,7 +90,7 @@ class Alternatives:
             if column.compiled:
                 names = COMPILED_ON_GPU if column.on_gpu else COMPILED
                 compiled += [self.case(f"{column.name}/{name}", column, [name]) for name in names]
-        return plain + compiled
+        return plain + compiled[::-1]
 
     def case(self, name: str, column: Column, alternatives: list[str]) -> Case:
         return Case(name, partial(self.run, column, alternatives), needs_gpu=column.on_gpu)

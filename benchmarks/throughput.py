@@ -84,13 +84,7 @@ class Throughput:
         }
 
     def derive(self, results: Results) -> dict[str, Any]:
-        """For each problem the form that answers most requests per second."""
-        best: dict[str, Any] = {}
-        for problem in self.problems:
-            rates = [m for m in results.select(problem=problem) if m.unit == "requests/s"]
-            if rates:
-                best[f"{problem}_best"] = max(rates, key=lambda m: m.median).label
-        return best
+        return {}
 
 
 def part(quick: bool, cores: int = os.cpu_count() or 1) -> Throughput:

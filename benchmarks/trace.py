@@ -16,6 +16,7 @@ from tutorial_utils.results import Results
 from tutorial_utils.timing import Measurement, in_new_process
 
 from .forks import TINY
+from .graphs import as_fact
 from .machine import gpu_hidden
 from .record import Case, Measurements
 
@@ -42,7 +43,7 @@ class Trace:
         """Return ms from the first operator's start to the last one's end of ``repeats`` calls, each profiled alone.
 
         The fact ``spans`` holds the outermost operators of the call with the median time, in the order of their starts:
-        ``name``, ``lane``, ``start_us`` from the first one's start, ``duration_us``. A lane is a thread.
+        ``name``, ``category``, ``lane`` (a thread), ``start_us`` from the first one's start, ``duration_us``.
         """
         with gpu_hidden():
             ms, spans = in_new_process(traced, self.problems[problem], threads=(1, self.inter_op))
@@ -67,9 +68,4 @@ def traced(problem: Problem) -> tuple[list[float], list[dict[str, Any]]]:
         traces = [timeline.profile(partial(net, x)) for _ in range(problem.repeats)]
     ms = [trace.duration_us / 1e3 for trace in traces]
     middle = traces[ms.index(median_low(ms))]
-    return ms, [as_fact(span) for span in middle.spans]
-
-
-def as_fact(span: timeline.Span) -> dict[str, Any]:
-    times = {"start_us": round(span.start_us, 1), "duration_us": round(span.duration_us, 1)}
-    return {"name": span.name, "lane": span.lane, **times}
+    return ms, [{"lane": span.lane, **as_fact(span, 0.0)} for span in middle.spans]

@@ -265,7 +265,7 @@ def test_quick_trace(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert measurement.unit == "ms" and len(measurement.values) == 2
     assert sum(span["name"] == "aten::lstm" for span in spans) == 4, "two models, two directions"
     starts = [span["start_us"] for span in spans]
-    assert starts == sorted(starts) and spans[0].keys() == {"name", "lane", "start_us", "duration_us"}
+    assert starts == sorted(starts) and {"name", "lane", "start_us", "duration_us"} < spans[0].keys()
     end = max(span["start_us"] + span["duration_us"] for span in spans)
     assert min(measurement.values) == pytest.approx((end - starts[0]) / 1e3, abs=0.01)
 
@@ -404,13 +404,6 @@ def test_requests_are_answered_in_each_window_on_the_cores_given() -> None:
     assert [len(window) for window in once] == [1, 1]
 
 
-def test_derived_of_throughput_is_the_form_with_the_most_requests_per_second() -> None:
-    settings, rates = {"problem": "small"}, {"a": 2.0, "b": 5.0}
-    there = {name: Measurement([rate], "requests/s", name, settings) for name, rate in rates.items()}
-    there["b/latency"] = Measurement([9.0], "ms", "b/latency", settings)
-    assert throughput.part(True).derive(stored(there)) == {"small_best": "b"}
-
-
 def test_what_is_measured_depends_on_the_cores() -> None:
     assert forks.part(False, 16).threads == [(1, 16), (2, 8), (4, 4), (4, 8), (4, 16), (8, 4), (16, 16)]
     assert forks.part(False, 2).threads == [(1, 2), (2, 1), (2, 2)]
@@ -423,8 +416,8 @@ def test_what_is_measured_depends_on_the_cores() -> None:
     columns = ["cpu_small_1", "cpu_small_4", "cpu_source_4", "cpu_source_16"]
     on_cpu = [f"{column}/{name}" for column in columns for name in alternatives.ON_CPU]
     on_gpu = ["gpu_small", "gpu_source", "gpu_small_tf32", "gpu_source_tf32"]
-    compiled = [f"cpu_small_4/{name}" for name in alternatives.COMPILED]
-    compiled += [f"gpu_small/{name}" for name in alternatives.COMPILED_ON_GPU]
+    compiled = [f"gpu_small/{name}" for name in alternatives.COMPILED_ON_GPU[::-1]]
+    compiled += [f"cpu_small_4/{name}" for name in alternatives.COMPILED[::-1]]
     assert cases == [*on_cpu, *on_gpu, *compiled]
     on_two_cores = [column.name for column in alternatives.part(False, 2).columns[:-4]]
     assert on_two_cores == ["cpu_small_1", "cpu_source_1", "cpu_source_2"]

@@ -58,7 +58,10 @@ def scripted(variant: str, problem: Problem, share: nn.Module | None = None) -> 
     torch.manual_seed(0)
     with torch.device("cpu" if share is None else "meta"):
         net = ensemble([model(problem.size) for _ in range(problem.models)])
-    if share is not None:
+    if isinstance(share, torch.jit.ScriptModule):  # whose LSTMs are compiled already
+        for mine, theirs in zip(net.models, share.models.children(), strict=True):
+            mine.forward_lstm, mine.backward_lstm = theirs.forward_lstm, theirs.backward_lstm
+    elif share is not None:
         net.load_state_dict(share.state_dict(), assign=True)
     return _scripted(net)
 
