@@ -124,7 +124,8 @@ def test_measurements_are_selected_by_their_settings() -> None:
 
 
 def test_what_is_not_there_is_answered_with_what_is(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="'h100'; there are alternatives, captures, forks, forks_other, graphs, trace"):
+    stored = "alternatives, captures, forks, forks_other, graphs, trace"
+    with pytest.raises(FileNotFoundError, match=f"'h100'; there are {stored}"):
         load("h100")
     with pytest.raises(KeyError, match="no stored measurement 'step': there are step_eager, step_eager/host_calls"):
         load("graphs")["step"]
