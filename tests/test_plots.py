@@ -159,21 +159,6 @@ def test_only_a_measurement_or_a_number_is_a_bar(value):
         plots.bars([value], unit="ms")
 
 
-def test_grouped_bars_stand_side_by_side_with_whiskers():
-    values = {"no fork": {"1/16": THREE, "16/1": 1}, "forked": {"1/16": 2, "16/1": THREE}}
-    ax = plots.grouped_bars(values, unit="ms", xlabel="threads", ylabel="time (ms)", title="16 cores")
-    assert [bar.get_height() for bar in ax.patches] == [2, 1, 2, 2]
-    assert [bar.get_x() for bar in ax.patches] == pytest.approx([-0.4, 0.6, 0.0, 1.0])
-    assert [bar.get_hatch() for bar in ax.patches] == ["", "", "///", "///"]
-    assert whiskers(ax, 1) == [[1.5, 2.5], [1.5, 2.5]]
-    assert texts(ax.get_xticklabels()) == ["1/16", "16/1"]
-    assert (ax.get_xlabel(), ax.get_ylabel(), title(ax)) == ("threads", "time (ms)", "16 cores")
-    ax.legend()
-    assert legend(ax) == ["no fork", "forked"]
-    with pytest.raises(ValueError, match="b has other groups than the first series, which has x"):
-        plots.grouped_bars({"a": {"x": 1}, "b": {"y": 1}}, unit="s")
-
-
 def test_a_heat_map_colours_gains_and_losses_apart():
     ax = plots.heat_map([[2, 0.5], [NAN, 5]], ["fork", "none"], ["1/16", "16/1"], xlabel="threads", title="Gains")
     assert texts(ax.texts) == ["2.00x", "0.50x", "–", "5.00x"]
@@ -206,7 +191,6 @@ def test_gains_of_another_shape_or_not_positive_are_refused(gains):
         lambda ax: plots.curves({"a": [1, 2]}, xlabel="", ylabel="", ax=ax),
         lambda ax: plots.bars({"a": 1}, unit="s", ax=ax),
         lambda ax: plots.heat_map([[1]], ["a"], ["b"], ax=ax),
-        lambda ax: plots.grouped_bars({"a": {"x": 1}}, unit="s", ax=ax),
     ],
 )
 def test_pictures_draw_into_given_axes(draw):

@@ -136,15 +136,15 @@ def test_pythons_thread_comes_first_wherever_it_can_be_told(read):
     assert [span.lane for span in elsewhere.spans] == ["thread 1 (Python)", "thread 2"]
 
 
-def test_gaps_and_busy_fraction(read):
+def test_busy_stretches_of_a_lane(read):
     timeline = read(
         event("aten::a", 0, 10), event("aten::b", 30, 10), event("aten::c", 35, 15), event("aten::d", 90, 10)
     )
     lane = timeline.lanes[0]
-    assert timeline.gaps(lane) == [(10, 30), (50, 90)]
-    assert timeline.busy_fraction(lane) == pytest.approx(0.4)
+    assert timeline._busy(lane) == [(0, 10), (30, 50), (90, 100)]
+    assert timeline._busy_us(lane) / timeline.duration_us == pytest.approx(0.4)
     with pytest.raises(ValueError, match=r"no lane 'thread 9'; the lanes are thread 1 \(Python\)"):
-        timeline.gaps("thread 9")
+        timeline.busy_lanes(["thread 9"])
 
 
 def test_streams_are_lanes_and_a_synchronising_call_is_a_wait(read):
@@ -165,7 +165,7 @@ def test_streams_are_lanes_and_a_synchronising_call_is_a_wait(read):
         ("aten::add", "operator"),
     ]
     assert timeline.busy_lanes() == pytest.approx(1.0)
-    assert timeline.busy_fraction("thread 1 (Python)") == pytest.approx(60 / 250)
+    assert timeline._busy_us("thread 1 (Python)") / timeline.duration_us == pytest.approx(60 / 250)
 
 
 def test_streams_with_the_same_number_on_two_gpus_are_two_lanes(read):

@@ -165,35 +165,6 @@ def bars(
     return ax
 
 
-def grouped_bars(
-    values: Mapping[str, Mapping[str, Measurement | float]],
-    *,
-    unit: str,
-    xlabel: str = "",
-    ylabel: str = "",
-    title: str = "",
-    ax: Axes | None = None,
-) -> Axes:
-    """Draw upright bars in groups: ``values`` is ``{series: {group: value}}``, a value being that of :func:`bars`.
-
-    Series differ in colour and hatching. ``ax.legend()`` shows their names.
-
-    Raises:
-        ValueError: the series do not have the same groups in the same order.
-    """
-    ax, width = new_axes(ax, 9, 4), 0.8 / len(values)
-    groups = list(next(iter(values.values())))
-    for k, (series, by_group) in enumerate(values.items()):
-        if list(by_group) != groups:
-            raise ValueError(f"{series} has other groups than the first series, which has {', '.join(groups)}")
-        medians, whiskers = _median_and_whiskers(by_group, unit)
-        places = np.arange(len(groups)) + width * (k - (len(values) - 1) / 2)
-        look = {"color": f"C{k}", "hatch": ("", "///", "...", "xxx")[k % 4], "edgecolor": "white"}
-        ax.bar(places, medians, width, label=series, yerr=whiskers, error_kw={"capsize": 2, "lw": 1}, **look)
-    ax.set(xticks=range(len(groups)), xticklabels=groups, xlabel=xlabel, ylabel=ylabel or unit, title=title)
-    return ax
-
-
 def heat_map(
     gains: Sequence[Sequence[float]],
     rows: Sequence[str],

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -150,15 +150,6 @@ class Timeline:
         """The largest number of ``spans`` under way at one moment; one may start where another ends."""
         edges = sorted(edge for span in spans for edge in ((span.start_us, 1), (span.end_us, -1)))
         return max(accumulate(change for _, change in edges), default=0)
-
-    def gaps(self, lane: str) -> list[tuple[float, float]]:
-        """The stretches ``(start_us, end_us)`` in which ``lane`` is idle between two spans of its own."""
-        return [(before[1], after[0]) for before, after in pairwise(self._busy(lane))]
-
-    def busy_fraction(self, lane: str) -> float:
-        """The share of the whole timeline's duration in which ``lane`` is busy, from 0 to 1."""
-        busy = self._busy_us(lane)
-        return busy / self.duration_us if busy else 0.0
 
     def plot(
         self,
